@@ -1,0 +1,5 @@
+"""What loadgen raises on bad input."""
+
+
+class TrafficError(ValueError):
+    """Traffic that cannot be made or read. One line: what is wrong, where, what would be right."""

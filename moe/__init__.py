@@ -1,0 +1,1 @@
+"""Expert layers, their kernels, and where their replicas live."""

@@ -1,0 +1,424 @@
+"""The decision "which replica, when, in which batch, and can it make the deadline": compiled, and the only copy.
+
+The simulator calls it on simulated time, the live router on the wall clock. It sees arrivals, deadlines, profiles
+and stage clocks; never a later arrival. docs/simulator.md states the rules; `reference.py` restates them plainly.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placement.compiled import compiled, compiled_apart
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+SERVED, REFUSED, EXPIRED, NO_REPLICA, QUEUE_FULL, CANCELLED, FAILED = range(7)
+REASONS = ("served", "refused", "expired", "no-replica", "queue-full", "cancelled", "failed")
+
+NOBODY = -1
+
+# How `build_schedule` forms batches: a cap of 0 or more allows sizes up to that index; this one lets a batch form
+# where it clears the queue sooner.
+EAGER = -1
+
+
+class Tables(NamedTuple):
+    """What holds for a whole plan. C classes of groups, P profiles, B batch sizes, S stages, G groups, M models,
+    R replicas (sorted by model, then by group)."""
+
+    latency: Floats  # [C, P, B, S] seconds; inf where the profile has no such entry
+    wake: Floats  # [C, P, S] seconds to bring a parked shard into device memory
+    batch_size: Ints  # [B] ascending from 1
+    group_class: Ints  # [G]
+    stages: Ints  # [G]
+    profile: Ints  # [M]
+    cost: Floats  # [M] device-seconds of one request over its weight: what dropping one saves
+    slack: Floats  # [M] seconds from arrival to when the last stage must be done
+    batch_from: Ints  # [M] how many must wait before a batch clears them sooner on some replica
+    first_replica: Ints  # [M + 1]: model m has the replicas first_replica[m] .. first_replica[m + 1] - 1
+    replica_group: Ints  # [R]
+    replica_ready: Floats  # [R] seconds before which the replica is still loading
+    replica_parked: Bools  # [R]
+
+
+class Clocks(NamedTuple):
+    """When each stage of each group is free, and which parked model is awake there."""
+
+    free: Floats  # [G, S] seconds
+    awake: Ints  # [G] a model, or NOBODY
+
+
+class Queue(NamedTuple):
+    """Admitted requests that have not begun, by deadline, each with its place in the schedule. One more than
+    `count[0]` rows may be in use while a newcomer is tried."""
+
+    count: Ints  # [1]
+    request: Ints
+    model: Ints
+    deadline: Floats
+    replica: Ints
+    start: Floats
+    batch: Ints  # number of the batch within this schedule
+    size: Ints  # index of the batch's size in Tables.batch_size
+    next_alike: Ints  # the next row of the same model
+
+
+class State(NamedTuple):
+    """All that dispatch remembers. `tail`: the clocks after the schedule; `trial`, `draft`: room to try another."""
+
+    clocks: Clocks
+    tail: Clocks
+    draft: Clocks
+    queue: Queue
+    trial: Queue
+    waiting: Ints  # [M] rows of each model in the queue
+    left: Ints  # [M] room to count rows not yet placed
+    last_alike: Ints  # [M] room to link rows of one model
+    totals: Ints  # [3] admitted, overtaken, whether the schedule holds batches
+
+
+class Verdict(NamedTuple):
+    """What became of a newcomer, and who was dropped for it (or NOBODY)."""
+
+    status: int
+    dropped: int
+
+
+def new_state(groups: int, stages: int, models: int, capacity: int) -> State:
+    """Idle groups and an empty queue that may hold `capacity` requests."""
+
+    def clocks() -> Clocks:
+        return Clocks(np.zeros((groups, stages)), np.full(groups, NOBODY, np.int64))
+
+    def queue() -> Queue:
+        rows = capacity + 1
+        ints = [np.zeros(rows, np.int64) for _ in range(6)]
+        deadline, start = np.zeros(rows), np.zeros(rows)
+        return Queue(np.zeros(1, np.int64), ints[0], ints[1], deadline, ints[2], start, *ints[3:])
+
+    counts = [np.zeros(models, np.int64) for _ in range(3)]
+    return State(clocks(), clocks(), clocks(), queue(), queue(), *counts, np.zeros(3, np.int64))
+
+
+@compiled
+def later(a: float, b: float) -> float:
+    """max(a, b), without the branches numba spends on NaN."""
+    return a if a > b else b
+
+
+@compiled
+def finish_time(tables: Tables, clocks: Clocks, replica: int, model: int, size: int, now: float) -> float:
+    """When a batch of this size, taken as soon as the group can, leaves the replica's last stage."""
+    group = tables.replica_group[replica]
+    kind = tables.group_class[group]
+    profile = tables.profile[model]
+    x = later(now, tables.replica_ready[replica])
+    if tables.replica_parked[replica] and clocks.awake[group] != model:
+        begin = later(x, clocks.free[group, 0])
+        for s in range(tables.stages[group]):
+            loaded = later(begin, clocks.free[group, s]) + tables.wake[kind, profile, s]
+            x = later(x, loaded) + tables.latency[kind, profile, size, s]
+        return x
+    for s in range(tables.stages[group]):
+        x = later(x, clocks.free[group, s]) + tables.latency[kind, profile, size, s]
+    return x
+
+
+@compiled
+def occupy(tables: Tables, clocks: Clocks, replica: int, model: int, size: int, now: float) -> float:
+    """Run the batch on these clocks; returns when it leaves the last stage."""
+    group = tables.replica_group[replica]
+    kind = tables.group_class[group]
+    profile = tables.profile[model]
+    x = later(now, tables.replica_ready[replica])
+    if tables.replica_parked[replica] and clocks.awake[group] != model:
+        clocks.awake[group] = model
+        begin = later(x, clocks.free[group, 0])
+        for s in range(tables.stages[group]):
+            clocks.free[group, s] = later(begin, clocks.free[group, s]) + tables.wake[kind, profile, s]
+    for s in range(tables.stages[group]):
+        x = later(x, clocks.free[group, s]) + tables.latency[kind, profile, size, s]
+        clocks.free[group, s] = x
+    return x
+
+
+@compiled
+def first_to_finish(tables: Tables, clocks: Clocks, model: int, now: float, deadline: float) -> int:
+    """The replica that would finish one request first, if that is by the deadline; else NOBODY."""
+    best = NOBODY
+    best_finish = np.inf
+    for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
+        finish = finish_time(tables, clocks, replica, model, 0, now)
+        if finish < best_finish:
+            best_finish = finish
+            best = replica
+    return best if best_finish <= deadline else NOBODY
+
+
+@compiled
+def shortest_queue(tables: Tables, clocks: Clocks, model: int) -> int:
+    """AlpaServe's choice: the replica whose group's last stage is free first (ties: first in the plan), or NOBODY."""
+    best = NOBODY
+    best_free = np.inf
+    for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
+        group = tables.replica_group[replica]
+        free = clocks.free[group, tables.stages[group] - 1]
+        if free < best_free:
+            best_free = free
+            best = replica
+    return best
+
+
+@compiled
+def launch(tables: Tables, state: State, now: float) -> int:
+    """Begin every batch whose start has come. Returns how many requests began: their rows now stand behind the
+    queue's end (from `queue.count[0]` on), in their old order, for the caller to read before the next call."""
+    queue = state.queue
+    began = 0
+    kept = 0
+    newest = NOBODY
+    for row in range(queue.count[0]):
+        if queue.start[row] > now:
+            if kept < row:
+                _copy_row(queue, row, queue, kept)
+            kept += 1
+            continue
+        if queue.batch[row] > newest:  # the first row of a batch: heads stand in the order of their batches
+            newest = queue.batch[row]
+            occupy(tables, state.clocks, queue.replica[row], queue.model[row], queue.size[row], queue.start[row])
+        _copy_row(queue, row, state.trial, began)
+        state.waiting[queue.model[row]] -= 1
+        began += 1
+    for row in range(began):
+        _copy_row(state.trial, row, queue, kept + row)
+    queue.count[0] = kept
+    return began
+
+
+@compiled
+def offer(
+    tables: Tables, state: State, request: int, model: int, now: float, sizes: int, overtake: float
+) -> Verdict:
+    """A newcomer under the `deadline` rule: admitted if a schedule exists in which it and all who wait finish in
+    time; else, if dropping one waiting request that costs more makes room, that one is dropped; else refused.
+
+    `sizes`: how many of the batch sizes may be used; `overtake`: the largest share of admitted requests that may be
+    dropped later. Call `launch` for the same `now` before.
+    """
+    queue = state.queue
+    count = queue.count[0]
+    if tables.first_replica[model] == tables.first_replica[model + 1]:
+        return Verdict(NO_REPLICA, NOBODY)
+    if count + 1 >= queue.request.size:
+        return Verdict(QUEUE_FULL, NOBODY)
+    deadline = now + tables.slack[model]
+    if count == 0:
+        _copy_clocks(tables, state.clocks, state.tail)
+        state.totals[2] = 0
+    if state.totals[2] == 0 and (count == 0 or queue.deadline[count - 1] <= deadline):
+        # Last by deadline behind a schedule without batches: nobody else's place changes.
+        batches = sizes > 1 and state.waiting[model] + 1 >= tables.batch_from[model]
+        replica = NOBODY if batches else first_to_finish(tables, state.tail, model, now, deadline)
+        if replica != NOBODY:
+            group = tables.replica_group[replica]
+            start = later(later(now, tables.replica_ready[replica]), state.tail.free[group, 0])
+            occupy(tables, state.tail, replica, model, 0, now)
+            _write_row(queue, count, request, model, deadline)
+            _place_row(queue, count, replica, start, queue.batch[count - 1] + 1 if count else 0, 0)
+            queue.count[0] = count + 1
+            state.waiting[model] += 1
+            state.totals[0] += 1
+            return Verdict(SERVED, NOBODY)
+        if sizes == 1 and overtake == 0.0:
+            return Verdict(REFUSED, NOBODY)
+    _insert(queue, state.trial, request, model, deadline)
+    fits = _try_schedules(tables, state, now, sizes)
+    dropped = NOBODY
+    if not fits and state.totals[1] + 1 <= overtake * state.totals[0]:
+        dropped = _drop_costliest(tables, state, request, model)
+        fits = dropped != NOBODY and _try_schedules(tables, state, now, sizes)
+        state.totals[1] += fits
+    if not fits:
+        return Verdict(REFUSED, NOBODY)
+    _adopt(tables, state)
+    state.totals[0] += 1
+    return Verdict(SERVED, dropped)
+
+
+@compiled
+def build_schedule(tables: Tables, state: State, now: float, cap: int, sizes: int) -> bool:
+    """Place the requests of `trial`, by deadline, on the `draft` clocks (which it advances): each on the replica that
+    finishes it first, with others of its model in one batch as `cap` says. False once one would miss its deadline."""
+    trial, clocks = state.trial, state.draft
+    count = trial.count[0]
+    _link_alike(state)
+    batches = 0
+    for row in range(count):
+        if trial.batch[row] != NOBODY:
+            continue
+        model = trial.model[row]
+        replica = first_to_finish(tables, clocks, model, now, trial.deadline[row])
+        if replica == NOBODY:
+            return False
+        size = 0
+        if cap != 0 and state.left[model] > 1:
+            size = _batch_size(tables, state, replica, model, trial.deadline[row], now, cap, sizes)
+        start = later(later(now, tables.replica_ready[replica]), clocks.free[tables.replica_group[replica], 0])
+        occupy(tables, clocks, replica, model, size, now)
+        member = row
+        for _ in range(tables.batch_size[size]):
+            _place_row(trial, member, replica, start, batches, size)
+            member = trial.next_alike[member]
+        state.left[model] -= tables.batch_size[size]
+        batches += 1
+    return True
+
+
+@compiled
+def _link_alike(state: State) -> None:
+    """Unplace all rows of `trial`, count those of each model, and link each to the next of its model."""
+    trial = state.trial
+    for row in range(trial.count[0]):
+        state.left[trial.model[row]] = 0
+    for row in range(trial.count[0]):
+        model = trial.model[row]
+        if state.left[model] > 0:
+            trial.next_alike[state.last_alike[model]] = row
+        state.left[model] += 1
+        state.last_alike[model] = row
+        trial.batch[row] = NOBODY
+
+
+@compiled
+def _batch_size(
+    tables: Tables, state: State, replica: int, model: int, deadline: float, now: float, cap: int, sizes: int
+) -> int:
+    """The size (an index) of the batch led by a request with this deadline: under a cap the largest that keeps the
+    deadline, EAGER the one that clears all waiting requests of the model from this group soonest."""
+    group = tables.replica_group[replica]
+    kind, profile = tables.group_class[group], tables.profile[model]
+    waiting = state.left[model]
+    best = 0
+    best_clear = np.inf
+    for size in range(sizes if cap == EAGER else cap + 1):
+        if tables.batch_size[size] > waiting:
+            break
+        if tables.latency[kind, profile, size, 0] == np.inf:
+            continue
+        if size > 0 and finish_time(tables, state.draft, replica, model, size, now) > deadline:
+            continue
+        if cap != EAGER:
+            best = size
+            continue
+        clear = clear_time(tables, kind, profile, size, tables.stages[group], waiting)
+        if clear < best_clear:
+            best_clear = clear
+            best = size
+    return best
+
+
+@compiled
+def clear_time(tables: Tables, kind: int, profile: int, size: int, stages: int, waiting: int) -> float:
+    """Seconds until an idle group has served `waiting` requests in batches of one size."""
+    rounds = (waiting + tables.batch_size[size] - 1) // tables.batch_size[size]
+    slowest = 0.0
+    total = 0.0
+    for s in range(stages):
+        slowest = later(slowest, tables.latency[kind, profile, size, s])
+        total += tables.latency[kind, profile, size, s]
+    return total + (rounds - 1) * slowest
+
+
+@compiled_apart
+def _try_schedules(tables: Tables, state: State, now: float, sizes: int) -> bool:
+    """The first schedule that keeps every deadline: eager batches, none, the largest possible."""
+    for attempt in range(4 if sizes > 1 else 1):
+        cap = 0 if sizes == 1 else (EAGER, 0, 1, sizes - 1)[attempt]
+        _copy_clocks(tables, state.clocks, state.draft)
+        if build_schedule(tables, state, now, cap, sizes):
+            return True
+    return False
+
+
+@compiled_apart
+def _adopt(tables: Tables, state: State) -> None:
+    """Make the tried schedule the one that holds."""
+    queue, trial = state.queue, state.trial
+    state.totals[2] = 0
+    for row in range(queue.count[0]):
+        state.waiting[queue.model[row]] -= 1
+    for row in range(trial.count[0]):
+        state.waiting[trial.model[row]] += 1
+        _copy_row(trial, row, queue, row)
+        if trial.size[row] > 0:
+            state.totals[2] = 1
+    queue.count[0] = trial.count[0]
+    _copy_clocks(tables, state.draft, state.tail)
+
+
+@compiled
+def _insert(queue: Queue, trial: Queue, request: int, model: int, deadline: float) -> None:
+    """The queue with the newcomer at its place by deadline (behind equals), into `trial`."""
+    count = queue.count[0]
+    place = count
+    while place > 0 and queue.deadline[place - 1] > deadline:
+        place -= 1
+    for row in range(place):
+        _write_row(trial, row, queue.request[row], queue.model[row], queue.deadline[row])
+    _write_row(trial, place, request, model, deadline)
+    for row in range(place, count):
+        _write_row(trial, row + 1, queue.request[row], queue.model[row], queue.deadline[row])
+    trial.count[0] = count + 1
+
+
+@compiled
+def _drop_costliest(tables: Tables, state: State, request: int, model: int) -> int:
+    """Take the costliest request out of `trial`, if it costs more than the newcomer; returns it, or NOBODY."""
+    trial = state.trial
+    worst = NOBODY
+    worst_cost = tables.cost[model]
+    for row in range(trial.count[0]):
+        if trial.request[row] != request and tables.cost[trial.model[row]] > worst_cost:
+            worst_cost = tables.cost[trial.model[row]]
+            worst = row
+    if worst == NOBODY:
+        return NOBODY
+    dropped = trial.request[worst]
+    for row in range(worst, trial.count[0] - 1):
+        _copy_row(trial, row + 1, trial, row)
+    trial.count[0] -= 1
+    return dropped
+
+
+@compiled
+def _write_row(queue: Queue, row: int, request: int, model: int, deadline: float) -> None:
+    queue.request[row] = request
+    queue.model[row] = model
+    queue.deadline[row] = deadline
+
+
+@compiled
+def _place_row(queue: Queue, row: int, replica: int, start: float, batch: int, size: int) -> None:
+    queue.replica[row] = replica
+    queue.start[row] = start
+    queue.batch[row] = batch
+    queue.size[row] = size
+
+
+@compiled
+def _copy_row(source: Queue, row: int, target: Queue, place: int) -> None:
+    _write_row(target, place, source.request[row], source.model[row], source.deadline[row])
+    _place_row(target, place, source.replica[row], source.start[row], source.batch[row], source.size[row])
+
+
+@compiled
+def _copy_clocks(tables: Tables, source: Clocks, target: Clocks) -> None:
+    for group in range(tables.stages.size):
+        target.awake[group] = source.awake[group]
+        for s in range(tables.stages[group]):
+            target.free[group, s] = source.free[group, s]

@@ -1,0 +1,108 @@
+"""Reading typed documents (JSON or YAML) and replacing files atomically. Knows nothing of what is in them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from placement.errors import InputError
+from placement.units import Bytes, Seconds, Share, parse_bytes, parse_seconds, parse_share
+
+T = TypeVar("T")
+VERSION = 1
+MAX_DOCUMENT_BYTES = 256 * 2**20
+
+_UNITS: dict[type, Callable[[object], object]] = {Seconds: parse_seconds, Bytes: parse_bytes, Share: parse_share}
+
+
+def read_document(path: Path, kind: type[T]) -> T:
+    """The file as a value of `kind`; an InputError names the file and the place in it that is wrong."""
+    raw = read_bytes(path)
+    try:
+        data = yaml.safe_load(raw) if path.suffix in (".yaml", ".yml") else msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid JSON: {error}") from error
+    except yaml.YAMLError as error:
+        place = " ".join(str(error).split())
+        raise InputError(f"{path}: not valid YAML: {place}") from error
+    if isinstance(data, dict):
+        check_version(data.pop("version", VERSION), path)
+    return convert(data, kind, str(path))
+
+
+def convert(data: object, kind: type[T], where: str) -> T:
+    """Plain data as a value of `kind`, with `where` (a file, say) named in what goes wrong."""
+    try:
+        return msgspec.convert(data, kind, dec_hook=_from_plain, str_keys=True)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        at = re.sub(r"\[\.\.\.\]|^\.", "", place.rstrip("`"))
+        raise InputError(f"{where}: {at + ': ' if at else ''}{message}") from error
+
+
+def check_version(version: object, path: Path) -> None:
+    if version != VERSION:
+        raise InputError(f"{path}: version {version!r} is not known here; this Penstock reads version {VERSION}")
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_DOCUMENT_BYTES:
+            raise InputError(f"{path}: larger than {MAX_DOCUMENT_BYTES // 2**20} MiB; is this the right file?")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from error
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace `path` by `value` as JSON, carrying the format's version."""
+    data: dict[str, Any] = {"version": VERSION, **msgspec.to_builtins(value, enc_hook=_to_plain)}
+    replace_file(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """All of the new content or the old file: never a half-written one."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _from_plain(kind: type, value: object) -> object:
+    if kind in _UNITS:
+        return _UNITS[kind](value)
+    from_plain = getattr(kind, "from_plain", None)
+    if from_plain is None:
+        raise NotImplementedError(kind)
+    return from_plain(value)
+
+
+def _to_plain(value: object) -> object:
+    for kind, plain in ((float, float), (int, int)):
+        if isinstance(value, kind):
+            return plain(value)  # type: ignore[arg-type]
+    to_plain = getattr(value, "to_plain", None)
+    if to_plain is None:
+        raise NotImplementedError(type(value))
+    return to_plain()

@@ -1,0 +1,1 @@
+"""Admission, queues and dispatch of live requests: asyncio, no HTTP, no torch."""

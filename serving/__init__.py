@@ -1,0 +1,1 @@
+"""The running system: models, workers, controller, HTTP endpoint and the `penstock` command."""

@@ -1,0 +1,1 @@
+"""The elastic training queue and the loans of idle devices to it."""

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numba
 
@@ -18,22 +18,36 @@ F = TypeVar("F", bound=Callable[..., object])
 
 # Counting the references of every array of a tuple at every call cost four times the work itself.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+# What only compiled code calls needs no door for Python; making one takes longer than the function itself.
+_INNER = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def compiled(function: F) -> F:
     """Compile a function of scalars, arrays and named tuples of arrays that allocates nothing, inlined where called:
     a call would pass every field of every array of a tuple."""
-    return numba.njit(forceinline=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+    return _once(numba.njit(forceinline=True, **_INNER)(function))
 
 
 def compiled_apart(function: F) -> F:
     """Compile the same, but called: for what is large and rarely reached."""
-    return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
+    return _once(numba.njit(**_INNER)(function))
 
 
 def entry_point(function: F) -> F:
     """Compile a function that Python calls, and keep the machine code on disk."""
     return numba.njit(cache=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+def _once(dispatcher: Any) -> Any:
+    """Let it not be compiled again for arguments that are literals: type inference asks for that on its way."""
+    resolve = dispatcher.get_call_template
+
+    def resolve_plain(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        plain = tuple(numba.types.unliteral(arg) for arg in args)
+        return resolve(plain, {name: numba.types.unliteral(arg) for name, arg in kws.items()})
+
+    dispatcher.get_call_template = resolve_plain
+    return dispatcher
 
 
 def _cache_folder() -> Path:

@@ -76,10 +76,10 @@ class State(NamedTuple):
     draft: Clocks
     queue: Queue
     trial: Queue
-    waiting: Ints  # [M] rows of each model in the queue
+    alone: Ints  # [M] rows of each model in the queue that are not part of a larger batch
     left: Ints  # [M] room to count rows not yet placed
     last_alike: Ints  # [M] room to link rows of one model
-    totals: Ints  # [3] admitted, overtaken, whether the schedule holds batches
+    totals: Ints  # [2] admitted, overtaken
 
 
 class Verdict(NamedTuple):
@@ -102,7 +102,7 @@ def new_state(groups: int, stages: int, models: int, capacity: int) -> State:
         return Queue(np.zeros(1, np.int64), ints[0], ints[1], deadline, ints[2], start, *ints[3:])
 
     counts = [np.zeros(models, np.int64) for _ in range(3)]
-    return State(clocks(), clocks(), clocks(), queue(), queue(), *counts, np.zeros(3, np.int64))
+    return State(clocks(), clocks(), clocks(), queue(), queue(), *counts, np.zeros(2, np.int64))
 
 
 @compiled
@@ -162,12 +162,13 @@ def first_to_finish(tables: Tables, clocks: Clocks, model: int, now: float, dead
 
 @compiled
 def shortest_queue(tables: Tables, clocks: Clocks, model: int) -> int:
-    """AlpaServe's choice: the replica whose group's last stage is free first (ties: first in the plan), or NOBODY."""
+    """AlpaServe's choice: the replica whose group's last stage is free (and the replica loaded) first; ties: first
+    in the plan. NOBODY where there is no replica."""
     best = NOBODY
     best_free = np.inf
     for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
         group = tables.replica_group[replica]
-        free = clocks.free[group, tables.stages[group] - 1]
+        free = later(clocks.free[group, tables.stages[group] - 1], tables.replica_ready[replica])
         if free < best_free:
             best_free = free
             best = replica
@@ -192,7 +193,8 @@ def launch(tables: Tables, state: State, now: float) -> int:
             newest = queue.batch[row]
             occupy(tables, state.clocks, queue.replica[row], queue.model[row], queue.size[row], queue.start[row])
         _copy_row(queue, row, state.trial, began)
-        state.waiting[queue.model[row]] -= 1
+        if queue.size[row] == 0:
+            state.alone[queue.model[row]] -= 1
         began += 1
     for row in range(began):
         _copy_row(state.trial, row, queue, kept + row)
@@ -219,10 +221,9 @@ def offer(
     deadline = now + tables.slack[model]
     if count == 0:
         _copy_clocks(tables, state.clocks, state.tail)
-        state.totals[2] = 0
-    if state.totals[2] == 0 and (count == 0 or queue.deadline[count - 1] <= deadline):
-        # Last by deadline behind a schedule without batches: nobody else's place changes.
-        batches = sizes > 1 and state.waiting[model] + 1 >= tables.batch_from[model]
+    if count == 0 or queue.deadline[count - 1] <= deadline:
+        # Last by deadline, and too few of its model wait alone to make a batch: nobody else's place changes.
+        batches = sizes > 1 and state.alone[model] + 1 >= tables.batch_from[model]
         replica = NOBODY if batches else first_to_finish(tables, state.tail, model, now, deadline)
         if replica != NOBODY:
             group = tables.replica_group[replica]
@@ -231,7 +232,7 @@ def offer(
             _write_row(queue, count, request, model, deadline)
             _place_row(queue, count, replica, start, queue.batch[count - 1] + 1 if count else 0, 0)
             queue.count[0] = count + 1
-            state.waiting[model] += 1
+            state.alone[model] += 1
             state.totals[0] += 1
             return Verdict(SERVED, NOBODY)
         if sizes == 1 and overtake == 0.0:
@@ -336,7 +337,7 @@ def clear_time(tables: Tables, kind: int, profile: int, size: int, stages: int, 
 
 @compiled_apart
 def _try_schedules(tables: Tables, state: State, now: float, sizes: int) -> bool:
-    """The first schedule that keeps every deadline: eager batches, none, the largest possible."""
+    """The first schedule that keeps every deadline: eager batches, none, pairs, the largest possible."""
     for attempt in range(4 if sizes > 1 else 1):
         cap = 0 if sizes == 1 else (EAGER, 0, 1, sizes - 1)[attempt]
         _copy_clocks(tables, state.clocks, state.draft)
@@ -349,14 +350,14 @@ def _try_schedules(tables: Tables, state: State, now: float, sizes: int) -> bool
 def _adopt(tables: Tables, state: State) -> None:
     """Make the tried schedule the one that holds."""
     queue, trial = state.queue, state.trial
-    state.totals[2] = 0
     for row in range(queue.count[0]):
-        state.waiting[queue.model[row]] -= 1
+        state.alone[queue.model[row]] = 0
     for row in range(trial.count[0]):
-        state.waiting[trial.model[row]] += 1
+        state.alone[trial.model[row]] = 0
+    for row in range(trial.count[0]):
         _copy_row(trial, row, queue, row)
-        if trial.size[row] > 0:
-            state.totals[2] = 1
+        if trial.size[row] == 0:
+            state.alone[trial.model[row]] += 1
     queue.count[0] = trial.count[0]
     _copy_clocks(tables, state.draft, state.tail)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
-from placement.dispatch import NOBODY, Floats, Ints, Tables
+import numpy as np
+from numpy.typing import NDArray
+
+from placement.compiled import entry_point
+from placement.dispatch import NOBODY, Clocks, Floats, Ints, Tables, later, new_state
 from placement.outcome import Outcome
 from placement.plan import Plan
 from placement.problem import Problem
@@ -34,47 +38,82 @@ def outcome_of(
     problem: Problem, plan: Plan, workload: Workload, catalogue: Catalogue, tables: Tables, records: Records
 ) -> Outcome:
     """Stage by stage from what was recorded: every batch run again, in order, on fresh clocks."""
-    stages = max((group.pp for group in plan.groups), default=1)
-    group = np.where(records.replica == NOBODY, NOBODY, tables.replica_group[records.replica])
-    stage_start = np.full((len(workload), stages), np.nan)
-    stage_end = np.full((len(workload), stages), np.nan)
-    busy = np.zeros(len(plan.groups))
     ran = np.flatnonzero(records.batch != NOBODY)
-    order = ran[np.lexsort((ran, records.batch[ran]))]
-    heads = order[np.flatnonzero(np.diff(records.batch[order], prepend=-1))]
-    _replay(tables, workload.model, records, heads, stage_start, stage_end, busy)
-    head_of_batch = np.zeros(int(records.batch.max(initial=0)) + 1, np.int64)
-    head_of_batch[records.batch[heads]] = heads
-    stage_start[ran] = stage_start[head_of_batch[records.batch[ran]]]
-    stage_end[ran] = stage_end[head_of_batch[records.batch[ran]]]
+    group = np.full(len(workload), NOBODY, np.int64)
+    group[ran] = tables.replica_group[records.replica[ran]]
+    times = new_stage_times(len(workload), plan)
+    replay(tables, workload, records, ran, new_clocks(len(plan.groups), catalogue.stages), times)
+    return collect(problem, plan, workload, records, group, times)
+
+
+class StageTimes(NamedTuple):
+    """When each stage of each request began and ended, [n, stages], NaN where none; seconds of work,
+    [groups]."""
+
+    start: Floats
+    end: Floats
+    busy_s: Floats
+
+
+def new_stage_times(requests: int, plan: Plan) -> StageTimes:
+    stages = max((group.pp for group in plan.groups), default=1)
+    start, end = (np.full((requests, stages), np.nan) for _ in range(2))
+    return StageTimes(start, end, np.zeros(len(plan.groups)))
+
+
+def new_clocks(groups: int, stages: int) -> Clocks:
+    return new_state(groups, stages, 0, 0).clocks
+
+
+def replay(
+    tables: Tables, workload: Workload, records: Records, ran: Ints, clocks: Clocks, times: StageTimes
+) -> None:
+    """Run the batches of the requests `ran` again, on these clocks, and note their stage times."""
+    group = tables.replica_group[records.replica[ran]]
+    order = ran[np.lexsort((group, records.start[ran]))]
+    _replay(tables, workload.model, records, order, clocks, times)
+
+
+def collect(
+    problem: Problem, plan: Plan, workload: Workload, records: Records, group: Ints, times: StageTimes
+) -> Outcome:
+    """The Outcome; batches are numbered by when they began, then by group."""
+    ran = np.flatnonzero(records.batch != NOBODY)
+    order = ran[np.lexsort((group[ran], records.start[ran]))]
+    batch = np.full(len(workload), NOBODY, np.int64)
+    batch[order] = np.cumsum(np.diff(records.batch[order], prepend=NOBODY) != 0) - 1
     finish = np.full(len(workload), np.nan)
-    last = np.array([entry.pp - 1 for entry in plan.groups], np.int64)
-    finish[ran] = stage_end[ran, last[group[ran]]] + problem.overhead
-    for index, entry in enumerate(plan.groups):
-        busy[index] /= entry.pp
+    stages = np.array([entry.pp for entry in plan.groups], np.int64)
+    finish[ran] = times.end[ran, stages[group[ran]] - 1] + problem.overhead
+    busy_s = times.busy_s / stages
     return Outcome(
-        problem, plan, workload, records.status, group, records.batch, finish, finish, stage_start, stage_end, busy
+        problem, plan, workload, records.status, group, batch, finish, finish, times.start, times.end, busy_s
     )
 
 
+@entry_point
 def _replay(
-    tables: Tables, model: Ints, records: Records, heads: Ints, start: Floats, end: Floats, busy: Floats
+    tables: Tables, model: NDArray[np.int32], records: Records, order: Ints, clocks: Clocks, times: StageTimes
 ) -> None:
-    free = np.zeros((len(tables.stages), tables.latency.shape[3]))
-    awake = np.full(len(tables.stages), NOBODY)
-    for head in heads:
-        replica, m = records.replica[head], model[head]
-        group = tables.replica_group[replica]
+    head = NOBODY
+    for request in order:
+        group = tables.replica_group[records.replica[request]]
+        if head != NOBODY and records.batch[request] == records.batch[head]:
+            for s in range(tables.stages[group]):
+                times.start[request, s], times.end[request, s] = times.start[head, s], times.end[head, s]
+            continue
+        head = request
+        m = model[head]
         kind, profile, size = tables.group_class[group], tables.profile[m], records.size[head]
-        x = records.start[head]
-        wakes = tables.replica_parked[replica] and awake[group] != m
+        begin = x = records.start[head]
+        wakes = tables.replica_parked[records.replica[head]] and clocks.awake[group] != m
         if wakes:
-            awake[group] = m
+            clocks.awake[group] = m
         for s in range(tables.stages[group]):
-            begin = max(x, free[group, s])
+            free = clocks.free[group, s]
             if wakes:
-                begin = max(x, max(records.start[head], free[group, s]) + tables.wake[kind, profile, s])
-            x = begin + tables.latency[kind, profile, size, s]
-            start[head, s], end[head, s] = begin, x
-            busy[group] += x - begin
-            free[group, s] = x
+                free = later(begin, free) + tables.wake[kind, profile, s]
+            times.start[head, s] = later(x, free)
+            x = times.start[head, s] + tables.latency[kind, profile, size, s]
+            times.end[head, s] = clocks.free[group, s] = x
+            times.busy_s[group] += x - times.start[head, s]

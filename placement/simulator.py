@@ -45,8 +45,8 @@ class Records(NamedTuple):
 
     status: NDArray[np.int8]
     replica: Ints
-    start: Floats  # when its first stage began
-    batch: Ints  # which batch it ran in; batches are numbered in the order they began
+    start: Floats  # when its group began with its batch (with waking up, where that was needed)
+    batch: Ints  # which batch it ran in; on one group, numbers ascend in time
     size: Ints  # index of the batch's size
 
 
@@ -107,7 +107,8 @@ def serve_shortest_queue(
         if records is not None:
             records.status[request] = SERVED
             records.replica[request] = replica
-            records.start[request] = later(now, clocks.free[tables.replica_group[replica], 0])
+            loaded = later(now, tables.replica_ready[replica])
+            records.start[request] = later(loaded, clocks.free[tables.replica_group[replica], 0])
             records.batch[request] = batch
         batch += 1
         occupy(tables, clocks, replica, m, 0, now)
@@ -137,6 +138,45 @@ def _record(state: State, began: int, batches: int, records: Records) -> int:
     return fresh
 
 
+@compiled
+def serve_span(
+    arrival: Floats,
+    model: NDArray[np.int32],
+    first: int,
+    last: int,
+    until: float,
+    tables: Tables,
+    state: State,
+    sizes: int,
+    overtake: float,
+    batches: int,
+    served: Ints,
+    records: Records | None,
+) -> int:
+    """The deadline rule for the requests `first` .. `last` - 1, then begin what begins by `until`. `batches` had
+    begun before; returns how many have now (only counted with records)."""
+    queue = state.queue
+    for request in range(first, last + 1):
+        now = arrival[request] if request < last else until
+        if queue.count[0] > 0:
+            began = launch(tables, state, now)
+            if records is not None:
+                batches += _record(state, began, batches, records)
+        if request == last:
+            break
+        m = model[request]
+        verdict = offer(tables, state, request, m, now, sizes, overtake)
+        if records is not None:
+            records.status[request] = verdict.status
+        if verdict.status == SERVED:
+            served[m] += 1
+            if verdict.dropped != NOBODY:
+                served[model[verdict.dropped]] -= 1
+                if records is not None:
+                    records.status[verdict.dropped] = EXPIRED
+    return batches
+
+
 @entry_point
 def serve_deadline(
     arrival: Floats,
@@ -149,23 +189,4 @@ def serve_deadline(
     records: Records | None,
 ) -> None:
     """Our rule: late binding, earliest deadline first, honest refusal at arrival, batches where they help."""
-    queue = state.queue
-    batches = 0
-    for request in range(arrival.size + 1):
-        now = arrival[request] if request < arrival.size else np.inf
-        if queue.count[0] > 0:
-            began = launch(tables, state, now)
-            if records is not None:
-                batches += _record(state, began, batches, records)
-        if request == arrival.size:
-            break
-        m = model[request]
-        verdict = offer(tables, state, request, m, now, sizes, overtake)
-        if records is not None:
-            records.status[request] = verdict.status
-        if verdict.status == SERVED:
-            served[m] += 1
-            if verdict.dropped != NOBODY:
-                served[model[verdict.dropped]] -= 1
-                if records is not None:
-                    records.status[verdict.dropped] = EXPIRED
+    serve_span(arrival, model, 0, arrival.size, np.inf, tables, state, sizes, overtake, 0, served, records)

@@ -85,6 +85,24 @@ class Catalogue:
         return cost
 
     @cached_property
+    def least_cache(self) -> Floats:
+        """float64 [classes, models]: cache bytes per device without which a generating model is of no use on a group
+        (room for eight of its usual requests); 0 for one-pass models."""
+        least = np.zeros((len(self.classes), len(self.problem.models)))
+        workload = self.problem.workload
+        for m, model in enumerate(self.problem.models):
+            rows = workload.model == m
+            if not model.generates or workload.prompt_tokens is None or not rows.any():
+                continue
+            assert workload.output_tokens is not None
+            tokens = float((workload.prompt_tokens[rows] + workload.output_tokens[rows]).mean())
+            for c, row in enumerate(self.entries):
+                entry = row[self.profile_of_model[m]]
+                if entry is not None and entry.generation is not None:
+                    least[c, m] = 8 * tokens * max(entry.generation.kv_bytes_per_token)
+        return least
+
+    @cached_property
     def slack(self) -> Floats:
         """float64 [models]: seconds from arrival to when the last stage must be done."""
         return np.array([model.slo.first_token - self.problem.overhead for model in self.problem.models])

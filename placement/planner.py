@@ -1,0 +1,115 @@
+"""The planner's door: a problem in, a plan out, by any of the policies."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, get_args
+
+import msgspec
+import numpy as np
+
+from placement.errors import InfeasibleError
+from placement.plan import Plan, check_plan
+from placement.problem import Problem
+from placement.search.alpaserve import alpaserve, replication, round_robin
+from placement.search.bound import upper_bound
+from placement.search.candidate import Candidate, Space
+from placement.search.draws import make_draws
+from placement.search.effort import Effort
+from placement.search.ladder import drain_order
+from placement.search.penstock import search
+from placement.search.scorer import Scorer
+from placement.simulate import DEFAULT_MAX_BATCH, simulate
+from placement.simulator import Rule
+from placement.tables import Catalogue
+
+Policy = Literal["penstock", "alpaserve", "replication", "round-robin"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+DEFAULT_STEPS = 600
+LADDER_RATE = 0.5
+"""The ladder is for traffic that has fallen: to this share of what was recorded."""
+
+
+def make_plan(
+    problem: Problem,
+    policy: Policy = "penstock",
+    *,
+    rule: Rule = "deadline",
+    max_batch: int = DEFAULT_MAX_BATCH,
+    effort: Effort | None = None,
+    seed: int = 0,
+    previous: Plan | None = None,
+    move_cost: float = 0.0,
+) -> Plan:
+    """Plan by one policy. The baselines are searched under `shortest-queue`, as published, whatever `rule` says; what
+    the plan claims (`attainment`, `worst_model`) is under `rule`, on the problem's own workload."""
+    started = time.perf_counter()
+    space = Space(Catalogue(problem))
+    check_feasible(space)
+    effort = effort or Effort(steps=DEFAULT_STEPS)
+    candidate = _search(space, policy, rule, max_batch, effort, seed, previous, move_cost)
+    candidate = _without_empty(candidate)
+    plan = space.plan(candidate)
+    if policy == "penstock":
+        models = len(problem.models)
+        calm = Scorer(space, make_draws(problem.workload, models, 1, seed, LADDER_RATE), rule, max_batch)
+        plan = msgspec.structs.replace(plan, ladder=drain_order(calm, candidate))
+    seconds = time.perf_counter() - started
+    check_plan(plan, problem, f"plan of {policy}")
+    outcome = simulate(problem, plan, rule=rule, max_batch=max_batch)
+    claims = {
+        "policy": policy,
+        "dispatch": rule,
+        "max_batch": max_batch,
+        "attainment": outcome.attainment,
+        "worst_model": list(outcome.worst_model),
+        "upper_bound": upper_bound(problem, max_batch=max_batch if rule == "deadline" else 1),
+        "seconds": seconds,
+        "seed": seed,
+        "steps": effort.taken,
+    }
+    return msgspec.structs.replace(plan, planner=claims)
+
+
+def check_feasible(space: Space) -> None:
+    """Refuse a problem with a model that no group of this cluster can hold."""
+    holdable = space.fits_alone.any(axis=0)
+    if holdable.all():
+        return
+    index = int(np.argmin(holdable))
+    model = space.problem.models[index]
+    least = np.nanmin(np.where(np.isfinite(space.need[:, index]), space.need[:, index], np.nan).max(axis=1), initial=np.inf)
+    most = max(space.memory_of_kind.values())
+    if not np.isfinite(least):
+        raise InfeasibleError(
+            f"model {model.name!r}: none of its profile's shapes fits {len(space.problem.cluster.devices)} devices "
+            f"of kind {', '.join(space.kinds) or 'any'}; add a shape or devices"
+        )
+    raise InfeasibleError(
+        f"model {model.name!r}: its smallest shard needs {int(least)} bytes on a device, the largest device has {most}"
+    )
+
+
+def _search(
+    space: Space,
+    policy: Policy,
+    rule: Rule,
+    max_batch: int,
+    effort: Effort,
+    seed: int,
+    previous: Plan | None,
+    move_cost: float,
+) -> Candidate:
+    if policy == "alpaserve":
+        return alpaserve(space, "shortest-queue")
+    if policy == "replication":
+        return replication(space, "shortest-queue")
+    if policy == "round-robin":
+        return round_robin(space)
+    return search(space, rule, max_batch, effort, seed, previous, move_cost)
+
+
+def _without_empty(candidate: Candidate) -> Candidate:
+    keep = np.flatnonzero(candidate.holds.any(axis=1))
+    return Candidate(tuple(candidate.classes[group] for group in keep), np.ascontiguousarray(candidate.holds[keep]))

@@ -1,0 +1,157 @@
+"""A plan as search handles it: a class for each group and which models each holds, without device names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placement.dispatch import Bools, Floats, Ints, Tables
+from placement.plan import Group, Plan
+from placement.tables import Catalogue
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """`classes` [groups]: indices into Catalogue.classes; `holds` [groups, models]."""
+
+    classes: tuple[int, ...]
+    holds: Bools
+
+    def __post_init__(self) -> None:
+        assert len(self.classes) == len(self.holds)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (self.classes, self.holds.tobytes())
+
+    def with_replica(self, group: int, model: int, present: bool) -> Candidate:
+        holds = self.holds.copy()
+        holds[group, model] = present
+        return replace(self, holds=holds)
+
+
+class Space:
+    """What candidates of a problem must respect: device counts per kind, nodes, memory."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.problem = catalogue.problem
+        nodes = self.problem.cluster.nodes
+        self.kinds = tuple(dict.fromkeys(entry.kind for entry in catalogue.classes))
+        self.memory_of_kind = {
+            kind: min(int(node.memory) for node in nodes if node.kind == kind and node.devices) for kind in self.kinds
+        }
+        self.devices_of_kind = {
+            kind: sum(node.devices for node in nodes if node.kind == kind) for kind in self.kinds
+        }
+        self.sizes = np.array([entry.shape.devices for entry in catalogue.classes], np.int64)
+        models = catalogue.profile_of_model
+        # [classes, models, stages] bytes per device; what a generating model needs to be of use includes some cache.
+        self.need: Floats = catalogue.memory[:, models, :] + catalogue.least_cache[:, :, None]
+        self.limit: Floats = np.array(
+            [self.memory_of_kind[entry.kind] for entry in catalogue.classes], np.float64
+        )
+        self.fits_alone: Bools = (self.need <= self.limit[:, None, None]).all(axis=2)
+        counts = self.problem.workload.counts(len(self.problem.models))
+        self.demand: Floats = counts * np.nan_to_num(catalogue.device_seconds.min(axis=0)[models], posinf=0.0)
+
+    def used(self, candidate: Candidate) -> Floats:
+        """[groups, stages] bytes per device."""
+        return np.stack(
+            [
+                self.need[kind, row].sum(axis=0) if row.any() else np.zeros(self.need.shape[2])
+                for kind, row in zip(candidate.classes, candidate.holds, strict=True)
+            ]
+        ) if candidate.classes else np.zeros((0, self.need.shape[2]))
+
+    def has_room(self, candidate: Candidate, group: int, model: int, used: Floats) -> bool:
+        kind = candidate.classes[group]
+        return bool((used[group] + self.need[kind, model] <= self.limit[kind]).all())
+
+    def valid(self, candidate: Candidate) -> bool:
+        return bool((self.used(candidate) <= self.limit[list(candidate.classes), None]).all()) and (
+            self.pack(candidate.classes) is not None
+        )
+
+    def pack(self, classes: tuple[int, ...]) -> list[tuple[int, ...]] | None:
+        """Devices (indices) for each group: groups of one node first, largest first, in the node they fill best; then
+        those across nodes from what is left, in file order. None when they do not fit."""
+        cluster = self.problem.cluster
+        free: list[list[int]] = [[] for _ in cluster.nodes]
+        for index, device in enumerate(cluster.devices):
+            free[device.node].append(index)
+        result: list[tuple[int, ...]] = [()] * len(classes)
+        spans = [self.catalogue.classes[kind] for kind in classes]
+        order = sorted(range(len(classes)), key=lambda g: (spans[g].span != "node", -spans[g].shape.devices, g))
+        for group in order:
+            entry = spans[group]
+            need = entry.shape.devices
+            pools = [n for n, node in enumerate(cluster.nodes) if node.kind == entry.kind]
+            if entry.span == "node":
+                fitting = [n for n in pools if len(free[n]) >= need]
+                if not fitting:
+                    return None
+                node = min(fitting, key=lambda n: (len(free[n]), n))
+                result[group] = tuple(free[node][:need])
+                free[node] = free[node][need:]
+            else:
+                pool = [index for n in sorted(pools, key=lambda n: -len(free[n])) for index in free[n]][:need]
+                if len(pool) < need or len({cluster.devices[i].node for i in pool}) == 1:
+                    return None
+                taken = set(pool)
+                result[group] = tuple(sorted(pool))
+                free = [[index for index in row if index not in taken] for row in free]
+        return result
+
+    def tables(self, candidate: Candidate) -> Tables:
+        model, group = np.nonzero(candidate.holds.T)
+        return self.catalogue.assemble(np.array(candidate.classes, np.int64), model, group)
+
+    def plan(self, candidate: Candidate) -> Plan:
+        """The candidate with device names; groups that hold nothing are left out."""
+        devices = self.pack(candidate.classes)
+        assert devices is not None
+        cluster, models = self.problem.cluster, self.problem.models
+        used = self.used(candidate)
+        groups = []
+        for group, kind in enumerate(candidate.classes):
+            held = np.flatnonzero(candidate.holds[group])
+            if not len(held):
+                continue
+            shape = self.catalogue.classes[kind].shape
+            spare = float((self.limit[kind] - used[group][: shape.pp]).min())
+            groups.append(
+                Group(
+                    devices=tuple(cluster.devices[index].name for index in devices[group]),
+                    tp=shape.tp,
+                    pp=shape.pp,
+                    models=tuple(models[m].name for m in held),
+                    kv_bytes=self._cache(kind, held, spare),
+                )
+            )
+        return Plan(tuple(groups))
+
+    def _cache(self, kind: int, held: Ints, spare: float) -> dict[str, int]:
+        """Cache bytes per device for each generating model: its least, and its part of what is spare by demand."""
+        models = self.problem.models
+        generating = [m for m in held if models[m].generates]
+        total = sum(self.demand[m] for m in generating) or 1.0
+        least = self.catalogue.least_cache
+        return {models[m].name: int(least[kind, m] + spare * self.demand[m] / total) for m in generating}
+
+    def candidate(self, plan: Plan) -> Candidate:
+        """A plan as a candidate; its parked models are left out."""
+        index = self.catalogue.model_index
+        holds = np.zeros((len(plan.groups), len(index)), np.bool_)
+        for group, entry in enumerate(plan.groups):
+            holds[group, [index[name] for name in entry.models]] = True
+        return Candidate(tuple(self.catalogue.class_of(entry) for entry in plan.groups), holds)
+
+    def leftover(self, classes: tuple[int, ...]) -> dict[str, int]:
+        """Devices of each kind that the groups leave unused."""
+        taken = Counter[str]()
+        for kind in classes:
+            taken[self.catalogue.classes[kind].kind] += int(self.sizes[kind])
+        return {kind: count - taken[kind] for kind, count in self.devices_of_kind.items()}

@@ -1,0 +1,95 @@
+"""Other draws of the traffic than the one that was recorded, so that a plan does not fit one coincidence.
+
+A recording of some minutes says little about which model will burst next: the number of requests of a model with
+rate r and burstiness cv has a standard error of cv / sqrt(n). So each draw gives every model the arrivals of another
+one, shifted in time and stretched to the rate the model is believed to have: its own, drawn towards the mean of all
+as far as their differences are explained by chance (James and Stein). Where the models rise and fall together (a
+day), identities are kept and shifts are small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from placement.dispatch import Floats, Ints
+from placement.workload import Workload
+
+_WINDOWS = 20
+_FEW_WINDOWS = 10
+_TOGETHER = 3.0
+_SMALL_SHIFT = 0.05
+
+
+def make_draws(workload: Workload, models: int, count: int, seed: int, scale: float = 1.0) -> list[Workload]:
+    """The workload itself and `count` - 1 others, all at `scale` times its rate."""
+    draws = [workload] + [_draw(workload, models, np.random.default_rng([seed, n])) for n in range(1, count)]
+    return [draw.faster(scale) for draw in draws] if scale != 1.0 else draws
+
+
+def believed_rates(workload: Workload, models: int) -> Floats:
+    """[models] requests per second, each drawn towards the mean as far as chance explains their differences."""
+    counts = workload.counts(models).astype(np.float64)
+    rates = counts / max(workload.duration, 1e-9)
+    asked = counts > 0
+    if asked.sum() < 3:
+        return rates
+    table = _counts_per_window(workload, models, _FEW_WINDOWS)[asked]
+    # Index of dispersion: the variance of a count over its mean, cv^2 for a renewal process seen long enough.
+    dispersion = float(np.median(table.var(axis=1, ddof=1) / table.mean(axis=1)))
+    logs = np.log(counts[asked])
+    spread = float(logs.var(ddof=1))
+    chance = float(np.mean(dispersion / counts[asked]))
+    keep = max(1.0 - chance / spread, 0.0) if spread > 0 else 0.0
+    believed = np.exp(logs.mean() + keep * (logs - logs.mean()))
+    rates[asked] = believed * rates.sum() / believed.sum()
+    return rates
+
+
+def rise_together(workload: Workload, models: int) -> bool:
+    """Whether the traffic of all varies more than the models would, each by itself."""
+    table = _counts_per_window(workload, models, _WINDOWS)
+    alone = float(table.var(axis=1).sum())
+    return float(table.sum(axis=0).var()) > _TOGETHER * alone
+
+
+def _draw(workload: Workload, models: int, rng: np.random.Generator) -> Workload:
+    span = max(workload.duration, 1e-9)
+    own = workload.counts(models) / span
+    asked = np.flatnonzero(own > 0)
+    together = rise_together(workload, models)
+    donor = np.arange(models)
+    if not together:
+        donor[asked] = rng.permutation(asked)
+    rates = own if together else believed_rates(workload, models)
+    reach = _SMALL_SHIFT if together else 0.5
+    parts = []
+    for model in asked:
+        source = np.flatnonzero(workload.model == donor[model])
+        shift = rng.uniform(-reach, reach) * span
+        arrival, row = _stretched(workload.arrival[source], source, shift, own[donor[model]] / rates[model], span)
+        parts.append((arrival, row, np.full(len(row), model, np.int32)))
+    arrival, rows, owner = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(arrival, kind="stable")
+    drawn = workload.select(rows[order])
+    return replace(drawn, arrival=arrival[order], model=owner[order])
+
+
+def _stretched(arrival: Floats, rows: Ints, shift: float, stretch: float, span: float) -> tuple[Floats, Ints]:
+    """One model's arrivals in [0, span), shifted around its end and stretched in time, repeated to fill the span."""
+    shifted = np.mod(arrival + shift, span)
+    order = np.argsort(shifted, kind="stable")
+    rounds = int(np.ceil(1 / max(stretch, 1e-3)))
+    times = np.concatenate([(shifted[order] + turn * span) * stretch for turn in range(rounds)])
+    inside = times < span
+    return times[inside], np.tile(rows[order], rounds)[inside]
+
+
+def _counts_per_window(workload: Workload, models: int, windows: int) -> Floats:
+    """[models, windows] requests."""
+    position = workload.arrival / max(workload.duration, 1e-9) * windows
+    window = np.minimum(position.astype(np.int64), windows - 1)
+    table = np.zeros((models, windows))
+    np.add.at(table, (workload.model, window), 1)
+    return table

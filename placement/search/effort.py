@@ -1,0 +1,27 @@
+"""How long a search may go on: so many steps (the same result everywhere), or so many seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Effort:
+    """A step is one plan tried. `on_progress` is told the share spent and the best score so far."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    on_progress: Callable[[float, float], None] | None = None
+    taken: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        assert (self.steps is None) != (self.seconds is None)
+
+    def spent(self) -> float:
+        """Share of the effort used up, from 0 to 1."""
+        if self.seconds is not None:
+            return min((time.perf_counter() - self.started) / max(self.seconds, 1e-9), 1.0)
+        return min(self.taken / max(self.steps or 0, 1), 1.0)

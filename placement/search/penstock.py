@@ -1,0 +1,145 @@
+"""Our search: mixed shapes and groups, judged on several draws of the traffic, bettered by small moves.
+
+1. Draws: the recorded traffic and others like it, a little faster where all of it is served anyway.
+2. Starts: every class of groups alone, pairs of the best ones, and the previous plan, filled without simulation.
+3. Moves from each of the best starts, then from the best of all.
+4. The finalists are judged again on draws that none of them has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import permutations
+
+import numpy as np
+
+from placement.plan import Plan
+from placement.search.candidate import Candidate, Space
+from placement.search.draws import make_draws
+from placement.search.effort import Effort
+from placement.search.fill import spread_fill
+from placement.search.improve import improve
+from placement.search.layouts import mixed_layouts, uniform_layout, useful_classes
+from placement.search.scorer import Scorer
+from placement.simulator import Rule
+
+DRAWS = 6
+FRESH_DRAWS = 12
+BEST_CLASSES = 5
+STARTS = 3
+SERVED_ENOUGH = 0.995
+FASTER = 1.15
+FASTEST = 1.33
+# Shares of the effort after which each part ends; what is left judges the finalists.
+SCANNED, STARTED, DONE = 0.35, 0.6, 0.95
+
+
+def search(
+    space: Space, rule: Rule, max_batch: int, effort: Effort, seed: int, previous: Plan | None = None, move_cost: float = 0.0
+) -> Candidate:
+    """The best candidate found; `move_cost` is the attainment a replica must bring to be placed anew."""
+    rng = np.random.default_rng(seed)
+    stay = None if previous is None else space.candidate(previous)
+    penalty = _cost_of_moves(space, stay, move_cost)
+    scorer, starts = _starts(space, rule, max_batch, effort, seed, stay)
+    if len(space.problem.models) == 0 or not starts:
+        return starts[0]
+    finalists = list(starts[:STARTS])
+    share = (STARTED - effort.spent()) / max(len(finalists), 1)
+    begin = effort.spent()
+    for number, start in enumerate(finalists):
+        finalists[number] = improve(space, scorer, start, effort, begin + share * (number + 1), rng, penalty)
+    leader = max(finalists, key=lambda candidate: scorer.score(candidate).value - penalty(candidate))
+    finalists.append(improve(space, scorer, leader, effort, DONE, rng, penalty))
+    judges = _fresh(space, rule, max_batch, seed, scorer)
+
+    def worth(candidate: Candidate) -> float:
+        return sum(weight * judge.score(candidate).value for judge, weight in judges) - penalty(candidate)
+
+    unique = {candidate.key: candidate for candidate in [*finalists, starts[0], *([stay] if stay else [])]}
+    return max(unique.values(), key=worth)
+
+
+def _starts(
+    space: Space, rule: Rule, max_batch: int, effort: Effort, seed: int, stay: Candidate | None
+) -> tuple[Scorer, list[Candidate]]:
+    """A scorer at a rate that tells candidates apart, and filled layouts, best first."""
+    models = len(space.problem.models)
+    scale = 1.0
+    while True:
+        scorer = Scorer(space, make_draws(space.problem.workload, models, DRAWS, seed, scale), rule, max_batch)
+        found = [] if stay is None else [stay]
+        for candidate in _layouts(space, scorer, effort):
+            found.append(candidate)
+            scorer.score(candidate)
+            effort.taken += 1
+        found.sort(key=lambda candidate: -scorer.score(candidate).value)
+        if scorer.score(found[0]).attainment < SERVED_ENOUGH or scale * FASTER > FASTEST or effort.spent() > SCANNED:
+            return scorer, found
+        scale *= FASTER
+
+
+def _layouts(space: Space, scorer: Scorer, effort: Effort) -> Iterator[Candidate]:
+    """Uniform layouts of each device kind in turn (the others as they were best), then pairs of the best classes."""
+    fixed: dict[str, tuple[int, ...]] = {
+        kind: uniform_layout(space, kind, useful_classes(space, kind)[0])
+        for kind in space.kinds
+        if useful_classes(space, kind)
+    }
+
+    def whole(kind: str, layout: tuple[int, ...]) -> Candidate:
+        rest = tuple(c for other, classes in fixed.items() if other != kind for c in classes)
+        return spread_fill(space, rest + layout)
+
+    for kind in fixed:
+        ranked: list[tuple[float, int]] = []
+        for one in useful_classes(space, kind):
+            if ranked and effort.spent() > SCANNED:
+                break
+            candidate = whole(kind, uniform_layout(space, kind, one))
+            yield candidate
+            ranked.append((scorer.score(candidate).value, one))
+        ranked.sort(reverse=True)
+        fixed[kind] = uniform_layout(space, kind, ranked[0][1])
+        best = [one for _, one in ranked[:BEST_CLASSES]]
+        for one, two in permutations(best, 2):
+            for layout in mixed_layouts(space, kind, one, two):
+                if effort.spent() > SCANNED:
+                    return
+                yield whole(kind, layout)
+
+
+def _fresh(space: Space, rule: Rule, max_batch: int, seed: int, seen: Scorer) -> list[tuple[Scorer, float]]:
+    """Scorers on draws that search has not used, with their weights: at the recorded rate, and at the faster one."""
+    workload, models = space.problem.workload, len(space.problem.models)
+    scale = workload.duration / max(seen.draws[0].duration, 1e-9)
+    recorded = Scorer(space, make_draws(workload, models, FRESH_DRAWS, seed + 1), rule, max_batch)
+    if scale < 1.01:
+        return [(recorded, 1.0)]
+    faster = Scorer(space, make_draws(workload, models, FRESH_DRAWS, seed + 2, scale), rule, max_batch)
+    return [(recorded, 0.75), (faster, 0.25)]
+
+
+def _cost_of_moves(space: Space, stay: Candidate | None, move_cost: float) -> Callable[[Candidate], float]:
+    """What the replicas that are not where they were cost: those of a group that is still there stay for nothing."""
+    if stay is None or move_cost == 0:
+        return lambda _: 0.0
+    before: dict[int, list[bytes]] = {}
+    rows = {}
+    for kind, row in zip(stay.classes, stay.holds, strict=True):
+        before.setdefault(kind, []).append(row.tobytes())
+        rows[row.tobytes()] = row
+
+    def cost(candidate: Candidate) -> float:
+        left = {kind: [rows[key] for key in keys] for kind, keys in before.items()}
+        moved = 0
+        for kind, row in zip(candidate.classes, candidate.holds, strict=True):
+            same = left.get(kind, [])
+            if same:
+                nearest = min(range(len(same)), key=lambda i: int((row & ~same[i]).sum()))
+                moved += int((row & ~same.pop(nearest)).sum())
+            else:
+                moved += int(row.sum())
+        return move_cost * moved
+
+    return cost

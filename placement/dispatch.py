@@ -23,8 +23,9 @@ REASONS = ("served", "refused", "expired", "no-replica", "queue-full", "cancelle
 NOBODY = -1
 
 # How `build_schedule` forms batches: a cap of 0 or more allows sizes up to that index; this one lets a batch form
-# where it clears the queue sooner.
+# where it clears the queue sooner: in at most this share of the time that the next smaller choice takes.
 EAGER = -1
+EAGER_SHARE = 0.97
 
 
 class Tables(NamedTuple):
@@ -79,7 +80,7 @@ class State(NamedTuple):
     alone: Ints  # [M] rows of each model in the queue that are not part of a larger batch
     left: Ints  # [M] room to count rows not yet placed
     last_alike: Ints  # [M] room to link rows of one model
-    totals: Ints  # [2] admitted, overtaken
+    totals: Ints  # [4] admitted, overtaken, a number above all batches of the schedule, rows in batches of several
 
 
 class Verdict(NamedTuple):
@@ -102,7 +103,7 @@ def new_state(groups: int, stages: int, models: int, capacity: int) -> State:
         return Queue(np.zeros(1, np.int64), ints[0], ints[1], deadline, ints[2], start, *ints[3:])
 
     counts = [np.zeros(models, np.int64) for _ in range(3)]
-    return State(clocks(), clocks(), clocks(), queue(), queue(), *counts, np.zeros(2, np.int64))
+    return State(clocks(), clocks(), clocks(), queue(), queue(), *counts, np.zeros(4, np.int64))
 
 
 @compiled
@@ -148,11 +149,23 @@ def occupy(tables: Tables, clocks: Clocks, replica: int, model: int, size: int, 
 
 
 @compiled
+def start_time(tables: Tables, clocks: Clocks, replica: int, now: float) -> float:
+    """When the replica's group could take a batch."""
+    return later(later(now, tables.replica_ready[replica]), clocks.free[tables.replica_group[replica], 0])
+
+
+@compiled
 def first_to_finish(tables: Tables, clocks: Clocks, model: int, now: float, deadline: float) -> int:
     """The replica that would finish one request first, if that is by the deadline; else NOBODY."""
     best = NOBODY
     best_finish = np.inf
+    profile = tables.profile[model]
     for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
+        group = tables.replica_group[replica]
+        last = tables.stages[group] - 1
+        # The walk through the stages can only end later than this.
+        if clocks.free[group, last] + tables.latency[tables.group_class[group], profile, 0, last] >= best_finish:
+            continue
         finish = finish_time(tables, clocks, replica, model, 0, now)
         if finish < best_finish:
             best_finish = finish
@@ -195,6 +208,8 @@ def launch(tables: Tables, state: State, now: float) -> int:
         _copy_row(queue, row, state.trial, began)
         if queue.size[row] == 0:
             state.alone[queue.model[row]] -= 1
+        else:
+            state.totals[3] -= 1
         began += 1
     for row in range(began):
         _copy_row(state.trial, row, queue, kept + row)
@@ -221,22 +236,27 @@ def offer(
     deadline = now + tables.slack[model]
     if count == 0:
         _copy_clocks(tables, state.clocks, state.tail)
-    if count == 0 or queue.deadline[count - 1] <= deadline:
-        # Last by deadline, and too few of its model wait alone to make a batch: nobody else's place changes.
-        batches = sizes > 1 and state.alone[model] + 1 >= tables.batch_from[model]
-        replica = NOBODY if batches else first_to_finish(tables, state.tail, model, now, deadline)
-        if replica != NOBODY:
-            group = tables.replica_group[replica]
-            start = later(later(now, tables.replica_ready[replica]), state.tail.free[group, 0])
-            occupy(tables, state.tail, replica, model, 0, now)
-            _write_row(queue, count, request, model, deadline)
-            _place_row(queue, count, replica, start, queue.batch[count - 1] + 1 if count else 0, 0)
-            queue.count[0] = count + 1
-            state.alone[model] += 1
+    last = count == 0 or queue.deadline[count - 1] <= deadline
+    if sizes == 1 or state.alone[model] + 1 < tables.batch_from[model]:
+        # Too few of its model wait alone to make a batch: those due before it keep their places.
+        if last:
+            replica = first_to_finish(tables, state.tail, model, now, deadline)
+            if replica != NOBODY:
+                start = start_time(tables, state.tail, replica, now)
+                occupy(tables, state.tail, replica, model, 0, now)
+                _write_row(queue, count, request, model, deadline)
+                _place_row(queue, count, replica, start, state.totals[2], 0)
+                state.totals[2] += 1
+                queue.count[0] = count + 1
+                state.alone[model] += 1
+                state.totals[0] += 1
+                return Verdict(SERVED, NOBODY)
+            if sizes == 1 and overtake == 0.0:
+                return Verdict(REFUSED, NOBODY)
+        elif state.totals[3] == 0 and _place_alone(tables, state, request, model, deadline, now):
+            _adopt(tables, state)
             state.totals[0] += 1
             return Verdict(SERVED, NOBODY)
-        if sizes == 1 and overtake == 0.0:
-            return Verdict(REFUSED, NOBODY)
     _insert(queue, state.trial, request, model, deadline)
     fits = _try_schedules(tables, state, now, sizes)
     dropped = NOBODY
@@ -249,6 +269,30 @@ def offer(
     _adopt(tables, state)
     state.totals[0] += 1
     return Verdict(SERVED, dropped)
+
+
+@compiled_apart
+def _place_alone(tables: Tables, state: State, request: int, model: int, deadline: float, now: float) -> bool:
+    """Place the newcomer and all due after it anew, each alone, behind those due before it, into `trial`. False once
+    one would miss its deadline."""
+    trial = state.trial
+    _insert(state.queue, trial, request, model, deadline)
+    _copy_clocks(tables, state.clocks, state.draft)
+    row = 0
+    while trial.request[row] != request:
+        _copy_row(state.queue, row, trial, row)
+        occupy(tables, state.draft, trial.replica[row], trial.model[row], 0, trial.start[row])
+        row += 1
+    for after in range(row, trial.count[0]):
+        replica = first_to_finish(tables, state.draft, trial.model[after], now, trial.deadline[after])
+        if replica == NOBODY:
+            return False
+        start = start_time(tables, state.draft, replica, now)
+        _place_row(trial, after, replica, start, after, 0)
+        occupy(tables, state.draft, replica, trial.model[after], 0, now)
+    for before in range(row):
+        trial.batch[before] = before
+    return True
 
 
 @compiled
@@ -269,7 +313,7 @@ def build_schedule(tables: Tables, state: State, now: float, cap: int, sizes: in
         size = 0
         if cap != 0 and state.left[model] > 1:
             size = _batch_size(tables, state, replica, model, trial.deadline[row], now, cap, sizes)
-        start = later(later(now, tables.replica_ready[replica]), clocks.free[tables.replica_group[replica], 0])
+        start = start_time(tables, clocks, replica, now)
         occupy(tables, clocks, replica, model, size, now)
         member = row
         for _ in range(tables.batch_size[size]):
@@ -300,7 +344,7 @@ def _batch_size(
     tables: Tables, state: State, replica: int, model: int, deadline: float, now: float, cap: int, sizes: int
 ) -> int:
     """The size (an index) of the batch led by a request with this deadline: under a cap the largest that keeps the
-    deadline, EAGER the one that clears all waiting requests of the model from this group soonest."""
+    deadline; EAGER the smallest that no larger one beats clearly in clearing all who wait for the model."""
     group = tables.replica_group[replica]
     kind, profile = tables.group_class[group], tables.profile[model]
     waiting = state.left[model]
@@ -317,7 +361,7 @@ def _batch_size(
             best = size
             continue
         clear = clear_time(tables, kind, profile, size, tables.stages[group], waiting)
-        if clear < best_clear:
+        if clear < EAGER_SHARE * best_clear:
             best_clear = clear
             best = size
     return best
@@ -350,6 +394,7 @@ def _try_schedules(tables: Tables, state: State, now: float, sizes: int) -> bool
 def _adopt(tables: Tables, state: State) -> None:
     """Make the tried schedule the one that holds."""
     queue, trial = state.queue, state.trial
+    state.totals[3] = 0
     for row in range(queue.count[0]):
         state.alone[queue.model[row]] = 0
     for row in range(trial.count[0]):
@@ -358,7 +403,9 @@ def _adopt(tables: Tables, state: State) -> None:
         _copy_row(trial, row, queue, row)
         if trial.size[row] == 0:
             state.alone[trial.model[row]] += 1
-    queue.count[0] = trial.count[0]
+        else:
+            state.totals[3] += 1
+    queue.count[0] = state.totals[2] = trial.count[0]
     _copy_clocks(tables, state.draft, state.tail)
 
 

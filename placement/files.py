@@ -32,6 +32,8 @@ def read_document(path: Path, kind: type[T]) -> T:
     except yaml.YAMLError as error:
         place = " ".join(str(error).split())
         raise InputError(f"{path}: not valid YAML: {place}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: nested too deeply; is this the right file?") from error
     if isinstance(data, dict):
         check_version(data.pop("version", VERSION), path)
     return convert(data, kind, str(path))
@@ -42,9 +44,10 @@ def convert(data: object, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(data, kind, dec_hook=_from_plain, str_keys=True)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        at = re.sub(r"\[\.\.\.\]|^\.", "", place.rstrip("`"))
-        raise InputError(f"{where}: {at + ': ' if at else ''}{message}") from error
+        message, _, place = str(error).partition(" - at `")
+        key = "a key of " if place.startswith("key` in `") else ""
+        at = re.sub(r"\[\.\.\.\]", "", place.removeprefix("key` in `").strip("$`")).lstrip(".")
+        raise InputError(f"{where}: {key}{at + ': ' if at else ''}{message}") from error
 
 
 def check_version(version: object, path: Path) -> None:

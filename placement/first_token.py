@@ -1,7 +1,7 @@
 """When a newcomer's first token could come: what a generating model's requests are admitted by. Compiled.
 
-An estimate from what is known at arrival: stage clocks, who waits and runs, prompts, and the lengths of answers that
-have ended. docs/generation.md states it.
+An estimate from what is known at arrival: stage clocks, who waits and runs, prompts, and the lengths of
+answers that have ended. docs/generation.md states it.
 """
 
 from __future__ import annotations
@@ -12,40 +12,33 @@ import numpy as np
 
 from placement.compiled import compiled, compiled_apart
 from placement.dispatch import NOBODY, QUEUE_FULL, REFUSED, SERVED, Clocks, Floats, Ints, later
-from placement.engine import (
-    CACHED_TOKEN,
-    FIXED,
-    PREFILL_TOKEN,
-    SEQUENCE,
-    WEIGHTS,
-    World,
-    expire,
-    mean_output,
-    others_s,
-    prefill_s,
-    step_s,
-)
+from placement.engine_tables import World
+from placement.intake import expire, mean_output, others_s
+from placement.step_cost import CACHED_TOKEN, FIXED, PREFILL_TOKEN, SEQUENCE, WEIGHTS, prefill_s, step_s
 
 
 class Outlook(NamedTuple):
-    """Room for an estimate, [L]: when a lane can begin a new prompt, in chunks of how many tokens, how many a second."""
+    """Room for an estimate, [L]: when a lane can begin a new prompt, in chunks of how many tokens, and how
+    many a second."""
 
     open_at: Floats
     chunk: Ints
     rate: Floats
+    beside: Floats  # seconds that other engines of the group put between two steps
 
 
 def new_outlook(lanes: int) -> Outlook:
-    return Outlook(np.zeros(lanes), np.zeros(lanes, np.int64), np.zeros(lanes))
+    return Outlook(np.zeros(lanes), np.zeros(lanes, np.int64), np.zeros(lanes), np.zeros(lanes))
 
 
 @compiled_apart
 def admission(
     world: World, outlook: Outlook, clocks: Clocks, request: int, model: int, now: float, capacity: int
 ) -> int:
-    """SERVED, QUEUE_FULL or REFUSED: whether the request can have its first token in time. `clocks`: when the groups'
-    stages are free of what was scheduled before; `capacity`: how many may wait. Sets the request's deadlines."""
-    engines, sequences, lines = world.engines, world.sequences, world.lines
+    """SERVED, QUEUE_FULL or REFUSED: whether the request can have its first token in time. `clocks`: when the
+    groups' stages are free of what was scheduled before; `capacity`: how many may wait. Sets the request's
+    deadlines."""
+    engines, sequences, lines, learned = world.engines, world.sequences, world.lines, world.learned
     prompt = sequences.prompt[request]
     deadline = now + engines.slack[model]
     lone = np.inf
@@ -56,26 +49,30 @@ def admission(
             lone = seconds if seconds < lone else lone
     sequences.deadline[request] = deadline
     sequences.latest[request] = deadline - lone
-    world.learned[model, 2] += 1
-    world.learned[model, 3] += prompt
+    learned.arrived[model] += 1
+    learned.arrived_tokens[model] += prompt
     head = lines.head[model]
     while head != NOBODY and sequences.made[head] == 0 and now > sequences.latest[head]:
         expire(world, model, head)
         head = lines.head[model]
-    if lines.count[model] >= capacity:
+    if lines.waiting[model] >= capacity:
         return QUEUE_FULL
     if lone == np.inf:
         return REFUSED
     _look_out(world, outlook, clocks, model, now)
     turn = later(_line_gone(world, outlook, model), now + _room_s(world, model, prompt))
-    return SERVED if _in_time(world, outlook, model, prompt, turn, now, lone, request) else REFUSED
+    wait = _expected_wait(world, outlook, model, prompt, turn, now)
+    if wait > lone:  # what an idle engine takes is known; what others add to it is reckoned
+        wait = lone + (wait - lone) * learned.stretch[model]
+    sequences.expected[request] = now + wait
+    return SERVED if now + wait <= deadline else REFUSED
 
 
 @compiled
 def _look_out(world: World, outlook: Outlook, clocks: Clocks, model: int, now: float) -> None:
     """Fill in the outlook of the lanes that serve the model."""
     engines, lanes, lines = world.engines, world.lanes, world.lines
-    context = lines.tokens[model] / (2.0 * lines.count[model]) if lines.count[model] > 0 else 0.0
+    context = lines.tokens[model] / (2.0 * lines.waiting[model]) if lines.waiting[model] > 0 else 0.0
     for i in range(engines.first_of_model[model], engines.first_of_model[model + 1]):
         engine = engines.by_model[i]
         group = engines.group[engine]
@@ -89,22 +86,26 @@ def _look_out(world: World, outlook: Outlook, clocks: Clocks, model: int, now: f
             seconds = others
             for s in range(engines.stages[engine]):
                 seconds += step_s(engines, engine, s, chunk, sequences, context * chunk, lanes.cached[lane])
-            open_at = later(later(now, clocks.free[group, 0]), lanes.end[lane] if lanes.in_flight[lane] else now)
+            open_at = later(
+                later(now, clocks.free[group, 0]), lanes.end[lane] if lanes.in_flight[lane] else now
+            )
             current = lanes.prefilling[lane]
             if current != NOBODY and chunk > 0:
                 left = world.sequences.held[current] - world.sequences.done[current]
                 open_at += left * seconds / chunk
             outlook.open_at[lane] = open_at
             outlook.chunk[lane] = chunk
-            outlook.rate[lane] = chunk / seconds
+            outlook.beside[lane] = others
+            outlook.rate[lane] = chunk / seconds if chunk > 0 else 0.0
 
 
 @compiled
 def _usual_chunk(world: World, lane: int, engine: int, others: float) -> int:
-    """Prefill tokens that a step of the lane can carry beside its decoding sequences without breaking their goal."""
+    """Prefill tokens that a step of the lane can carry beside its decoding sequences without breaking their
+    goal."""
     engines, lanes = world.engines, world.lanes
     sequences = lanes.decoding[lane] + lanes.fresh[lane]
-    room = world.step_tokens - sequences
+    room: int = world.step_tokens - sequences
     if sequences == 0 or room <= 0:
         return room
     least = others
@@ -129,7 +130,7 @@ def _line_gone(world: World, outlook: Outlook, model: int) -> float:
     engines = world.engines
     tokens = float(world.lines.tokens[model])
     level = np.inf
-    while True:  # lanes that open after the level do not help; leaving them out raises it, so this ends
+    while True:  # lanes that open after the level do not help; leaving them out lowers it, until all help
         work = tokens
         rate = 0.0
         for i in range(engines.first_of_model[model], engines.first_of_model[model + 1]):
@@ -147,22 +148,25 @@ def _line_gone(world: World, outlook: Outlook, model: int) -> float:
 
 @compiled
 def _room_s(world: World, model: int, prompt: int) -> float:
-    """Seconds until the caches can have taken in all who wait and the newcomer, at the pace at which full engines end
-    their sequences."""
+    """Seconds until the caches can have taken in all who wait and the newcomer, at the pace at which full
+    engines end their sequences."""
     engines, learned = world.engines, world.learned
     output = mean_output(learned, model)
-    usual_prompt = learned[model, 3] / learned[model, 2]
-    lacking = world.lines.tokens[model] + prompt + (world.lines.count[model] + 1) * output
+    usual_prompt = learned.arrived_tokens[model] / learned.arrived[model]
+    lacking = world.lines.tokens[model] + prompt + (world.lines.waiting[model] + 1) * output
     freed = 0.0
     for i in range(engines.first_of_model[model], engines.first_of_model[model + 1]):
         engine = engines.by_model[i]
         room = _useful_capacity(world, engine, usual_prompt + 0.5 * output)
+        if room <= 0.0:
+            continue
         lacking -= later(room - world.used[engine], 0.0)
-        sequences = room / (usual_prompt + 0.5 * output) / engines.stages[engine]
+        lane_room = room / engines.stages[engine]
+        sequences = lane_room / (usual_prompt + 0.5 * output)
         prefill = sequences * usual_prompt / output
         seconds = 0.0
         for s in range(engines.stages[engine]):
-            seconds += step_s(engines, engine, s, prefill, sequences, prefill * 0.5 * usual_prompt, room / engines.stages[engine])
+            seconds += step_s(engines, engine, s, prefill, sequences, prefill * 0.5 * usual_prompt, lane_room)
         freed += room / (output * seconds)
     if lacking <= 0.0:
         return 0.0
@@ -178,7 +182,9 @@ def _useful_capacity(world: World, engine: int, sequence_tokens: float) -> float
     least = np.inf
     for s in range(engines.stages[engine]):
         free = share - cost[engine, s, FIXED]
-        by_compute = free / (cost[engine, s, SEQUENCE] / sequence_tokens + cost[engine, s, CACHED_TOKEN] + 1e-30)
+        by_compute = free / (
+            cost[engine, s, SEQUENCE] / sequence_tokens + cost[engine, s, CACHED_TOKEN] + 1e-30
+        )
         by_weights = (free - cost[engine, s, WEIGHTS]) / (cost[engine, s, CACHED_TOKEN] + 1e-30)
         least = by_compute if by_compute < least else least
         least = by_weights if by_weights < least else least
@@ -187,11 +193,13 @@ def _useful_capacity(world: World, engine: int, sequence_tokens: float) -> float
 
 
 @compiled
-def _in_time(world: World, outlook: Outlook, model: int, prompt: int, turn: float, now: float, lone: float, request: int) -> bool:
-    """Whether some lane that begins the prompt when its turn has come makes the first token (and, with an end-to-end
-    goal, an answer of usual length) in time."""
+def _expected_wait(world: World, outlook: Outlook, model: int, prompt: int, turn: float, now: float) -> float:
+    """Seconds from now to the first token on the lane that, when the newcomer's turn has come, makes it
+    first; inf where an answer would break a goal that follows: the pace of tokens, or the end of one of usual
+    length."""
     engines, lanes = world.engines, world.lanes
-    output = mean_output(world.learned, model)
+    rest = mean_output(world.learned, model) - 1.0
+    best = np.inf
     for i in range(engines.first_of_model[model], engines.first_of_model[model + 1]):
         engine = engines.by_model[i]
         if prompt > engines.capacity[engine]:
@@ -201,19 +209,17 @@ def _in_time(world: World, outlook: Outlook, model: int, prompt: int, turn: floa
             if chunk <= 0:
                 continue
             sequences, cached = lanes.decoding[lane] + lanes.fresh[lane], lanes.cached[lane]
-            first = later(turn, outlook.open_at[lane])
-            first += prefill_s(engines, engine, prompt, chunk, sequences, cached)
-            if first > now + lone:
-                first = now + lone + (first - now - lone) * world.learned[model, 4]
-            world.sequences.expected[request] = first
-            step = 0.0
+            pace = 0.0
             for s in range(engines.stages[engine]):
-                step += step_s(engines, engine, s, 0.0, sequences + 1, 0.0, cached + prompt)
-            alone = sequences == 0 and step > engines.tpot[model]
-            finish = first + (output - 1.0) * step
-            if first <= now + engines.slack[model] and finish <= now + engines.finish_slack[model] and not alone:
-                return True
-    return False
+                pace += step_s(engines, engine, s, 0.0, sequences + 1.0, 0.0, cached + float(prompt))
+            if sequences == 0 and pace > engines.tpot[model]:
+                continue
+            wait = later(turn, outlook.open_at[lane]) - now
+            wait += prefill_s(engines, engine, prompt, chunk, sequences, cached)
+            wait += (prompt + chunk - 1) // chunk * outlook.beside[lane]
+            if wait < best and wait + rest * pace <= engines.finish_slack[model]:
+                best = wait
+    return best
 
 
 @compiled_apart

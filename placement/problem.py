@@ -14,7 +14,7 @@ from msgspec import Meta
 from loadgen import TrafficError, traffic_from_spec
 from placement.cluster import Cluster
 from placement.errors import InputError
-from placement.files import read_document
+from placement.files import convert, read_document
 from placement.profile import Profile
 from placement.units import Seconds, Share, parse_seconds
 from placement.workload import Workload, check_workload, read_workload
@@ -102,7 +102,10 @@ def read_problem(path: Path, workload: Path | None = None) -> Problem:
     """Read a problem with the files it names; `workload` stands in for the one it names."""
     entry = read_document(path, _ProblemFile)
     profiles_path = path.parent / entry.profiles
-    profiles = read_document(profiles_path, dict[str, Profile])
+    profiles = {
+        name: convert(profile, Profile, f"{profiles_path}: {name}")
+        for name, profile in read_document(profiles_path, dict[str, Any]).items()
+    }
     models = tuple(_model(model, index, profiles, path, profiles_path) for index, model in enumerate(entry.models))
     names = [model.name for model in models]
     if len(set(names)) < len(names):

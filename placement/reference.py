@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
+from placement.dispatch import EAGER_SHARE
 from placement.plan import Group, Plan, group_kind, group_span, replica_profile
 from placement.problem import Problem
 from placement.tables import Catalogue
@@ -151,9 +152,9 @@ def _batch_from(replica: Replica) -> float:
     """The fewest requests that an idle group clears sooner in full batches of one size than one by one."""
     fewest = math.inf
     for size, latency in replica.latency.items():
-        if size > 1 and max(latency) < size * max(replica.latency[1]):
+        if size > 1 and max(latency) < EAGER_SHARE * size * max(replica.latency[1]):
             for rounds in count(1):
-                if clear_s(replica, size, rounds * size) < clear_s(replica, 1, rounds * size):
+                if clear_s(replica, size, rounds * size) < EAGER_SHARE * clear_s(replica, 1, rounds * size):
                     fewest = min(fewest, rounds * size)
                     break
     return fewest
@@ -222,8 +223,6 @@ class _Deadline:
     overtake: float
     capacity: int
     schedule: list[Batch] = field(default_factory=list)
-    has_batches: bool = False
-    """Whether the schedule held batches of several when it was last made anew."""
     admitted: int = 0
     overtaken: int = 0
     begun: int = 0
@@ -261,14 +260,9 @@ class _Deadline:
             return "no-replica"
         if len(waiting) >= self.capacity:
             return "queue-full"
-        if not waiting:
-            self.has_batches = False
-        if not self.has_batches and (not waiting or waiting[-1].deadline <= newcomer.deadline):
-            if self.append(newcomer, waiting, now):
-                self.admitted += 1
-                return "served"
-            if self.world.sizes == [1] and self.overtake == 0:
-                return "refused"
+        if self.place_alone(newcomer, waiting, now):
+            self.admitted += 1
+            return "served"
         everybody = sorted([*waiting, newcomer], key=_by_deadline)
         schedule = self.find_schedule(everybody, now)
         if schedule is None and self.overtaken + 1 <= self.overtake * self.admitted:
@@ -276,23 +270,33 @@ class _Deadline:
         if schedule is None:
             return "refused"
         self.schedule = schedule
-        self.has_batches = any(len(batch.members) > 1 for batch in schedule)
         self.admitted += 1
         return "served"
 
-    def append(self, newcomer: Waiting, waiting: list[Waiting], now: float) -> bool:
-        """Place the newcomer alone behind the schedule, which stays as it is; not if enough of its model wait
-        for a batch, nor if it would be late."""
-        alike = 1 + sum(other.model == newcomer.model for other in waiting)
-        if len(self.world.sizes) > 1 and alike >= self.world.batch_from[newcomer.model]:
+    def place_alone(self, newcomer: Waiting, waiting: list[Waiting], now: float) -> bool:
+        """Those due before the newcomer keep their places; it and those due after it are placed anew, each
+        alone. Not if enough of its model wait alone to make a batch, nor if that would break up a batch or
+        make one late."""
+        alone = sum(
+            len(batch.members) == 1 and batch.replica.model == newcomer.model for batch in self.schedule
+        )
+        if len(self.world.sizes) > 1 and alone + 1 >= self.world.batch_from[newcomer.model]:
             return False
+        after = [other for other in waiting if other.deadline > newcomer.deadline]
+        if after and any(len(batch.members) > 1 for batch in self.schedule):
+            return False
+        schedule = [batch for batch in self.schedule if batch.members[0] not in after]
         clocks = [clock.copy() for clock in self.clocks]
-        for batch in self.schedule:
+        for batch in schedule:
             run(batch.replica, clocks[batch.replica.group], len(batch.members), batch.start)
-        replica = self.first_to_finish(clocks, newcomer, now)
-        if replica is None:
-            return False
-        self.schedule.append(Batch(replica, begin(replica, clocks[replica.group], now), [newcomer]))
+        for one in [newcomer, *after]:
+            replica = self.first_to_finish(clocks, one, now)
+            if replica is None:
+                return False
+            clock = clocks[replica.group]
+            schedule.append(Batch(replica, begin(replica, clock, now), [one]))
+            run(replica, clock, 1, now)
+        self.schedule = schedule
         return True
 
     def overtake_one(self, everybody: list[Waiting], newcomer: Waiting, now: float) -> list[Batch] | None:
@@ -346,9 +350,9 @@ class _Deadline:
     def batch_size(
         self, replica: Replica, clock: Clock, deadline: float, waiting: int, now: float, batching: Batching
     ) -> int:
-        """Of the sizes that have so many members and are done by the deadline of the first: eager, the one
-        that would clear all who wait from an idle group soonest (ties: the smallest); else the largest up to
-        the cap."""
+        """Of the sizes that have so many members and are done by the deadline of the first: eager, from the
+        smallest on, each that clears all who wait from an idle group clearly sooner; else the largest up to the
+        cap."""
         fitting = [
             size
             for size in self.world.sizes
@@ -356,7 +360,11 @@ class _Deadline:
             or (size <= waiting and size in replica.latency and finish(replica, clock, size, now) <= deadline)
         ]
         if batching == "eager":
-            return min(fitting, key=lambda size: clear_s(replica, size, waiting))
+            chosen = fitting[0]
+            for size in fitting[1:]:
+                if clear_s(replica, size, waiting) < EAGER_SHARE * clear_s(replica, chosen, waiting):
+                    chosen = size
+            return chosen
         return max(size for size in fitting if size <= batching)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from placement.dispatch import Floats, Ints, Tables
+from placement.dispatch import EAGER_SHARE, Floats, Ints, Tables
 from placement.plan import Group, Plan
 from placement.problem import Problem
 from placement.profile import Profile, Shape, ShapeProfile
@@ -175,10 +175,11 @@ class Catalogue:
             batch = np.where(inside, self.latency[:, :, b, :], 0.0)
             for c, p in zip(*np.nonzero(np.isfinite(batch.sum(axis=2))), strict=True):
                 one, many = first[c, p], batch[c, p]
-                # Full batches only: the fewest n = k * size with sum(many) + (k-1) max(many) < sum(one) + (n-1) max(one).
-                gain = size * one.max() - many.max()
+                # Full batches only: the fewest n = k * size with clear(many) < EAGER_SHARE * clear(one).
+                gain = EAGER_SHARE * size * one.max() - many.max()
                 if gain > 0:
-                    rounds = math.floor((many.sum() - many.max() - one.sum() + one.max()) / gain) + 1
+                    fill = many.sum() - many.max() - EAGER_SHARE * (one.sum() - one.max())
+                    rounds = math.floor(fill / gain) + 1
                     result[c, p] = min(result[c, p], max(rounds, 1) * size)
         return result
 

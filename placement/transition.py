@@ -235,8 +235,8 @@ def reschedule(tables: Tables, state: State, now: float, sizes: int, status: NDA
         _adopt(tables, state)
         return
     for row in range(count):
-        state.waiting[queue.model[row]] -= 1
-    queue.count[0] = 0
+        state.alone[queue.model[row]] = 0
+    queue.count[0] = state.totals[3] = 0
     for row in range(count):  # adopting writes no row after this one
         request = queue.request[row]
         _insert(queue, trial, request, queue.model[row], queue.deadline[row])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +15,19 @@ from numpy.typing import NDArray
 from placement.errors import InputError
 
 MAX_REQUESTS = 100_000_000
+
+# What reading a damaged archive can raise.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    RuntimeError,  # encrypted; and NotImplementedError: of another zip version
+    MemoryError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +70,9 @@ class Workload:
 def read_workload(path: Path, models: int) -> Workload:
     """Read a .npz; an InputError names the file, the field and the first request that is wrong."""
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as data:
             fields = {name: data[name] for name in data.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else "not a readable .npz file"
         raise InputError(f"{path}: {reason}; expected `arrival` and `model` written by numpy.savez") from error
     for name in ("arrival", "model"):

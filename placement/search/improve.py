@@ -30,25 +30,27 @@ def improve(
     odds = np.array([weight for _, weight in MOVES])
     odds /= odds.sum()
 
-    def value_of(candidate: Candidate) -> float:
-        return scorer.score(candidate).value - penalty(candidate)
-
     current = best = start
-    value = best_value = value_of(start)
+    measured = scorer.measure(start)
+    value = best_value = measured.score.value - penalty(start)
     begin = effort.spent()
     while (spent := effort.spent()) < until:
         effort.taken += 1
         progress = (spent - begin) / max(until - begin, 1e-9)
         temperature = WARM * (COLD / WARM) ** progress
         move = moves[int(rng.choice(len(moves), p=odds))]
-        neighbour = move(space, current, scorer.missed(current), rng)
+        # The loss that chance would allow, drawn before the neighbour is known: it need not be simulated to the end.
+        allowed = -temperature * math.log(1.0 - rng.random())
+        neighbour = move(space, current, measured.missed, rng)
         if neighbour is None:
             continue
-        found = value_of(neighbour)
-        if found >= value or rng.random() < math.exp((found - value) / temperature):
-            current, value = neighbour, found
-            if value > best_value:
-                best, best_value = current, value
+        extra = penalty(neighbour)
+        found = scorer.measure_if(neighbour, value - allowed + extra)
+        if found is None:
+            continue
+        current, measured, value = neighbour, found, found.score.value - extra
+        if value > best_value:
+            best, best_value = current, value
         if effort.on_progress is not None:
             effort.on_progress(spent, best_value)
     return best

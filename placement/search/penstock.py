@@ -24,6 +24,8 @@ from placement.search.scorer import Scorer
 from placement.simulator import Rule
 
 DRAWS = 6
+RECORDED = 2
+"""So many of the draws stay at the recorded rate when the others are made faster."""
 FRESH_DRAWS = 12
 BEST_CLASSES = 5
 STARTS = 3
@@ -56,7 +58,7 @@ def search(
     def worth(candidate: Candidate) -> float:
         return sum(weight * judge.score(candidate).value for judge, weight in judges) - penalty(candidate)
 
-    unique = {candidate.key: candidate for candidate in [*finalists, starts[0], *([stay] if stay else [])]}
+    unique = {candidate.key: candidate for candidate in [*finalists, *starts[:STARTS], *([stay] if stay else [])]}
     return max(unique.values(), key=worth)
 
 
@@ -67,7 +69,9 @@ def _starts(
     models = len(space.problem.models)
     scale = 1.0
     while True:
-        scorer = Scorer(space, make_draws(space.problem.workload, models, DRAWS, seed, scale), rule, max_batch)
+        draws = make_draws(space.problem.workload, models, DRAWS, seed)
+        draws[RECORDED:] = [draw.faster(scale) for draw in draws[RECORDED:]]
+        scorer = Scorer(space, draws[::-1], rule, max_batch)
         found = [] if stay is None else [stay]
         for candidate in _layouts(space, scorer, effort):
             found.append(candidate)
@@ -112,12 +116,12 @@ def _layouts(space: Space, scorer: Scorer, effort: Effort) -> Iterator[Candidate
 def _fresh(space: Space, rule: Rule, max_batch: int, seed: int, seen: Scorer) -> list[tuple[Scorer, float]]:
     """Scorers on draws that search has not used, with their weights: at the recorded rate, and at the faster one."""
     workload, models = space.problem.workload, len(space.problem.models)
-    scale = workload.duration / max(seen.draws[0].duration, 1e-9)
+    scale = workload.duration / max(min(draw.duration for draw in seen.draws), 1e-9)
     recorded = Scorer(space, make_draws(workload, models, FRESH_DRAWS, seed + 1), rule, max_batch)
     if scale < 1.01:
         return [(recorded, 1.0)]
     faster = Scorer(space, make_draws(workload, models, FRESH_DRAWS, seed + 2, scale), rule, max_batch)
-    return [(recorded, 0.75), (faster, 0.25)]
+    return [(recorded, 0.9), (faster, 0.1)]
 
 
 def _cost_of_moves(space: Space, stay: Candidate | None, move_cost: float) -> Callable[[Candidate], float]:

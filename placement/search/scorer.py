@@ -28,54 +28,54 @@ class Score(NamedTuple):
         return 1000 * self.kept + self.attainment
 
 
+class Measured(NamedTuple):
+    score: Score
+    missed: Floats  # [models] requests missed, mean over the draws
+
+
 class Scorer:
-    """Scores candidates on a fixed set of draws, counting simulations."""
+    """Scores candidates on a fixed set of draws, and remembers."""
 
     def __init__(self, space: Space, draws: list[Workload], rule: Rule, max_batch: int) -> None:
         self.space = space
         self.draws = draws
         self.rule: Rule = rule
         self.max_batch = max_batch
-        self.evaluations = 0
-        models = len(space.problem.models)
-        self.counts: Ints = np.stack([draw.counts(models) for draw in draws])
-        self._scores: dict[tuple[object, ...], tuple[Score, Floats]] = {}
+        self.counts: Ints = np.stack([draw.counts(len(space.problem.models)) for draw in draws])
+        self._known: dict[tuple[object, ...], Measured] = {}
 
     def score(self, candidate: Candidate) -> Score:
-        return self._measure(candidate)[0]
+        return self.measure(candidate).score
 
-    def missed(self, candidate: Candidate) -> Floats:
-        """[models] requests missed, mean over the draws."""
-        return self._measure(candidate)[1]
+    def measure(self, candidate: Candidate) -> Measured:
+        measured = self.measure_if(candidate, -np.inf)
+        assert measured is not None
+        return measured
 
-    def served(self, candidate: Candidate) -> Ints:
-        """[draws, models]."""
-        tables = self.space.tables(candidate)
-        stages = self.space.catalogue.stages
-        return np.stack(
-            [count_served(tables, stages, draw, self.rule, self.max_batch) for draw in self.draws]
-        )
-
-    def _measure(self, candidate: Candidate) -> tuple[Score, Floats]:
+    def measure_if(self, candidate: Candidate, needed: float) -> Measured | None:
+        """None as soon as the candidate cannot reach the value `needed`: most draws of a bad one are not simulated."""
         key = candidate.key
-        if key not in self._scores:
-            self.evaluations += 1
-            served = self.served(candidate)
-            self._scores[key] = (
-                judge(self.space.problem, served, self.counts),
-                (self.counts - served).mean(axis=0),
-            )
-        return self._scores[key]
+        if key in self._known:
+            return self._known[key]
+        total = self.counts.sum(axis=0)
+        missed = np.zeros_like(total)
+        tables = self.space.tables(candidate)
+        for draw, counts in zip(self.draws, self.counts, strict=True):
+            missed += counts - count_served(tables, self.space.catalogue.stages, draw, self.rule, self.max_batch)
+            score = judge(self.space.problem, total - missed, total)
+            if score.value < needed:
+                return None
+        self._known[key] = Measured(score, missed / len(self.draws))
+        return self._known[key]
 
 
 def judge(problem: Problem, met: Ints, counts: Ints) -> Score:
-    """Score of requests met, of counts [draws, models]."""
-    total_met, total = met.sum(axis=0), counts.sum(axis=0)
-    asked = total > 0
-    attainment = total_met.sum() / max(total.sum(), 1)
-    each = total_met[asked] / total[asked]
+    """Score of the requests met, of so many, both [models]."""
+    asked = counts > 0
+    attainment = met.sum() / max(counts.sum(), 1)
+    each = met[asked] / counts[asked]
     worst = float(each.min()) if asked.any() else 1.0
-    value = (attainment + WORST_MODEL_WORTH * worst) / (1 + WORST_MODEL_WORTH)
+    value = float((attainment + WORST_MODEL_WORTH * worst) / (1 + WORST_MODEL_WORTH))
     if problem.objective == "overall":
         return Score(0.0, value)
     target = np.array([model.target for model in problem.models])[asked]

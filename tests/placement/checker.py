@@ -1,7 +1,8 @@
-"""An independent judge of what a simulation says happened: reads the files' plain values, shares no code with it.
+"""An independent judge of what a simulation says happened: reads the files' plain values, shares no code with
+it.
 
-`check_plan_memory` judges a plan, `check_requests` the rows that `penstock simulate --requests` writes. Both return
-the faults found, each as "kind: what and where"; no faults is an empty list.
+`check_plan_memory` judges a plan, `check_requests` the rows that `penstock simulate --requests` writes. Both
+return the faults found, each as "kind: what and where"; no faults is an empty list.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def check_plan_memory(problem: Plain, profiles: Plain, plan: Plain) -> list[str]
 def check_requests(
     problem: Plain, profiles: Plain, plan: Plain, arrival: Sequence[float], model: Sequence[int], rows: Plain
 ) -> list[str]:
-    """Whether the rows can have happened: status, group, batch, finish [n], stage_start, stage_end [n, stages]."""
+    """Whether the rows can have happened: status, group, batch, finish [n], stage_start, stage_end [n,
+    stages]."""
     if len(rows["status"]) != len(arrival):
         return [f"row: {len(rows['status'])} rows for {len(arrival)} requests"]
     faults = []
@@ -96,7 +98,8 @@ def _check_batch(
     rows: Plain,
     members: list[int],
 ) -> list[tuple[str, str]]:
-    """One batch: its members alike, its size and latencies as profiled, after arrival, in order, within the SLO."""
+    """One batch: its members alike, its size and latencies as profiled, after arrival, in order, within the
+    SLO."""
     head = members[0]
     group, start, end = plan["groups"][int(rows["group"][head])], rows["stage_start"], rows["stage_end"]
     name = problem["models"][model[head]]["name"]
@@ -161,8 +164,8 @@ def _check_wakes(
     heads: list[int],
     ran: Mapping[int, list[int]],
 ) -> list[str]:
-    """A parked model that was not the last parked one to run on its group has time to wake on every stage: since the
-    stage's last work and since all its batch had arrived."""
+    """A parked model that was not the last parked one to run on its group has time to wake on every stage:
+    since the stage's last work and since all its batch had arrived."""
     faults = []
     nodes = {node["name"]: node for node in problem["cluster"]["nodes"]}
     awake: dict[int, str] = {}
@@ -190,11 +193,11 @@ def _entry(problem: Plain, profiles: Plain, group: Plain, model: str) -> Plain:
     names = {device.split("/")[0] for device in group["devices"]}
     kinds = {node.get("kind", "any") for node in problem["cluster"]["nodes"] if node["name"] in names}
     span = "node" if len(names) == 1 else "cluster"
-    fitting = []
-    for entry in profiles[profile]["shapes"]:
-        kind_fits = entry.get("kind") is None or {entry["kind"]} == kinds
-        if (entry["tp"], entry["pp"]) == (group["tp"], group["pp"]) and kind_fits:
-            if entry.get("span") in (None, span):
-                said = (entry.get("kind") is not None, entry.get("span") is not None)
-                fitting.append((said, entry))
+    fitting = [
+        ((entry.get("kind") is not None, entry.get("span") is not None), entry)
+        for entry in profiles[profile]["shapes"]
+        if (entry["tp"], entry["pp"]) == (group["tp"], group["pp"])
+        and (entry.get("kind") is None or {entry["kind"]} == kinds)
+        and entry.get("span") in (None, span)
+    ]
     return max(fitting, key=lambda pair: pair[0])[1]

@@ -35,7 +35,8 @@ def test_the_simulator_passes(world, rule, max_batch):
 
 
 def small_world():
-    """Two stages, batches of two, and two parked models; "a" and "b" share a pipeline, "c" and "d" another."""
+    """Two stages, batches of two, and two parked models; "a" and "b" share a pipeline, "c" and "d"
+    another."""
     return World(
         nodes=[node(4)],
         profiles={"p": {"shapes": [shape({1: [1.0, 1.5], 2: [1.25, 1.75]}, [2 * MIB, MIB])]}},

@@ -13,7 +13,9 @@ from tests.placement.worlds import MIB, World, group, node, one_model_world, sha
 def fates_of(world, rule="deadline", max_batch=16, **options):
     """(status, group, start, finish) of each request, after the compiled rules have agreed."""
     fates = assert_same(world, rule, max_batch, **options)
-    return [(fate.status, fate.group, fate.start, fate.stages[-1][1] if fate.stages else None) for fate in fates]
+    return [
+        (fate.status, fate.group, fate.start, fate.stages[-1][1] if fate.stages else None) for fate in fates
+    ]
 
 
 def batches_of(world, max_batch=16, **options):
@@ -37,8 +39,8 @@ def test_a_deadline_met_to_the_moment_is_met():
 
 
 def test_shortest_queue_looks_at_the_last_stage_only():
-    """The second request is bound to the group that is idle, though the other would be done first; the third is
-    refused where it is bound, though the other group had room."""
+    """The second request is bound to the group that is idle, though the other would be done first; the third
+    is refused where it is bound, though the other group had room."""
     world = World(
         nodes=[node(2, "f", kind="fast"), node(1, "s", kind="slow")],
         profiles={
@@ -60,7 +62,12 @@ def test_shortest_queue_looks_at_the_last_stage_only():
         ("served", 0, 0.5, 1.5),
         ("served", 0, 1.5, 2.5),
     ]
-    assert [(group, finish) for _, group, _, finish in fates_of(world)] == [(0, 1.0), (0, 1.5), (0, 2.0), (0, 2.5)]
+    assert [(group, finish) for _, group, _, finish in fates_of(world)] == [
+        (0, 1.0),
+        (0, 1.5),
+        (0, 2.0),
+        (0, 2.5),
+    ]
 
 
 def two_models(arrivals, slo_a, slo_b, latency_a, latency_b, **extra):
@@ -112,13 +119,23 @@ def test_batches_form_among_those_who_wait():
     assert [fate[3] for fate in fates_of(world)] == [4.0, 10.0, 10.0, 10.0, 10.0]
 
 
+def test_a_newcomer_behind_a_batch_that_reaches_over_others():
+    """By deadline a pair's first, another, the pair's second: the newcomer behind them runs alone, after
+    all."""
+    arrivals = [(0.0, 1), (1.0, 0), (2.0, 1), (2.0, 0), (3.0, 1)]
+    world = two_models(arrivals, 20.0, 19.5, {1: [4.0], 2: [5.0]}, {1: [4.0]})
+    assert batches_of(world) == [0, 1, 2, 1, 3]
+    assert [fate[3] for fate in fates_of(world)] == [4.0, 9.0, 13.0, 9.0, 17.0]
+
+
 def test_a_batch_that_clears_nothing_sooner_does_not_form():
     world = one_model_world({1: [4.0], 2: [8.0]}, slo=100.0, arrivals=[0.0, 1.0, 1.5])
     assert batches_of(world) == [0, 1, 2]
 
 
 def test_a_batch_that_clears_nothing_sooner_still_makes_room():
-    """The pair is slower than two alone, but leaves the first stage earlier: only so is the last one in time."""
+    """The pair is slower than two alone, but leaves the first stage earlier: only so is the last one in
+    time."""
     world = World(
         nodes=[node(2)],
         profiles={

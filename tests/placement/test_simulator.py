@@ -44,8 +44,8 @@ def test_the_outcome_is_the_reference(world, rule, max_batch):
 @settings(max_examples=150, deadline=None)
 @given(worlds(), st.sampled_from(RULES), BATCHES, st.floats(0, 1))
 def test_nothing_depends_on_later_arrivals(world, rule, max_batch, share):
-    """Without the arrivals after t: the same answer to everybody until t (but for who expires after it), and the same
-    batches until t."""
+    """Without the arrivals after t: the same answer to everybody until t (but for who expires after it), and
+    the same batches until t."""
     arrival = world.workload.arrival
     t = share * arrival[-1]
     early = arrival <= t
@@ -76,7 +76,9 @@ def test_served_is_in_time(world, rule, max_batch):
     assert set(outcome.status.tolist()) <= {SERVED, simulator.REFUSED, EXPIRED, NO_REPLICA}
     for index, model in enumerate(world.problem.models):
         rows = world.workload.model == index
-        assert (outcome.status[rows] == NO_REPLICA).all() == (not world.plan.replicas(model.name)) or not rows.any()
+        assert (outcome.status[rows] == NO_REPLICA).all() == (
+            not world.plan.replicas(model.name)
+        ) or not rows.any()
 
 
 @settings(max_examples=20, deadline=None)
@@ -116,7 +118,7 @@ def test_same_input_same_output_and_the_quick_count_agrees(world, rule, max_batc
 @given(worlds(), st.sampled_from(RULES))
 def test_batches_are_numbered_as_they_began(world, rule):
     outcome = simulate(world.problem, world.plan, rule=rule)
-    numbers, first = np.unique(outcome.batch[outcome.batch >= 0], return_index=True)
+    numbers = np.unique(outcome.batch[outcome.batch >= 0])
     assert numbers.tolist() == list(range(len(numbers)))
     for number in range(len(world.groups)):
         rows = np.flatnonzero(outcome.group == number)

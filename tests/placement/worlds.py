@@ -203,3 +203,30 @@ def _profile(random: Random, shapes: list[tuple[int, int]]) -> dict[str, Any]:
             dearer = {1: [stage_s + TICK for stage_s in seconds[1]]}
             entries.append(shape(dearer, memory, tp, kind="k", span="cluster"))
     return {"shapes": entries}
+
+
+def other_groups(world: World, seed: int) -> list[dict[str, Any]]:
+    """Another plan for the world: some groups as they are with other models, some devices grouped anew."""
+    random = Random(seed)
+    kept = [entry for entry in world.groups if random.random() < 0.5]
+    used = {device for entry in kept for device in entry["devices"]}
+    names = [f"{entry['name']}/{index}" for entry in world.nodes for index in range(entry["devices"])]
+    free = [name for name in names if name not in used]
+    random.shuffle(free)
+    shapes = [(entry["tp"], entry["pp"]) for entry in world.groups]
+    groups = [dict(entry) for entry in kept]
+    while free:
+        tp, pp = random.choice([*shapes, (1, 1)])
+        if (tp, pp) in shapes and tp * pp <= len(free):
+            groups.append({"devices": free[: tp * pp], "tp": tp, "pp": pp, "models": [], "parked": []})
+        free = free[tp * pp :]
+    random.shuffle(groups)
+    for entry in groups:
+        if entry["models"] + entry["parked"] and random.random() < 0.5:
+            continue
+        roles = {
+            model["name"]: random.choice(("models", "models", "parked", "absent")) for model in world.models
+        }
+        entry["models"] = [name for name, role in roles.items() if role == "models"]
+        entry["parked"] = [name for name, role in roles.items() if role == "parked"]
+    return groups

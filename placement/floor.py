@@ -1,0 +1,175 @@
+"""The groups on which one-pass batches and engines' steps take turns: when each has something to do.
+Compiled.
+
+One-pass requests keep to dispatch.py; an engine may step where none of them is booked (docs/generation.md).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from placement.compiled import compiled, compiled_apart
+from placement.dispatch import (
+    EXPIRED,
+    NO_REPLICA,
+    NOBODY,
+    SERVED,
+    Clocks,
+    Floats,
+    Ints,
+    State,
+    Tables,
+    finish_time,
+    later,
+    launch,
+    offer,
+    shortest_queue,
+)
+from placement.engine_tables import Answers, World
+from placement.first_token import Outlook
+
+
+class Floor(NamedTuple):
+    """One-pass dispatch and engines on the same groups, and when each group next has something to do."""
+
+    tables: Tables
+    state: State
+    world: World
+    outlook: Outlook
+    wake: Floats  # [G]
+    booked: Ints  # [G] admitted one-pass requests that will begin there
+    batches: Ints  # [1] one-pass batches begun
+
+
+@compiled
+def has_work(world: World, lane: int) -> bool:
+    lanes = world.lanes
+    if lanes.in_flight[lane]:
+        return False
+    if lanes.decoding[lane] > 0 or lanes.prefilling[lane] != NOBODY:
+        return True
+    waiting: int = world.lines.waiting[world.engines.line[world.engines.lane_engine[lane]]]
+    return waiting > 0
+
+
+@compiled
+def rewake(floor: Floor, group: int, now: float, idle: bool) -> None:
+    """Set when the group next has something to do; `idle`: lanes that are not in flight may find work now."""
+    world = floor.world
+    engines, lanes = world.engines, world.lanes
+    wake = np.inf
+    begin = engines.first_lane[engines.first_of_group[group]]
+    for lane in range(begin, engines.first_lane[engines.first_of_group[group + 1]]):
+        at = np.inf
+        if lanes.in_flight[lane]:
+            at = lanes.end[lane]
+        elif idle and floor.booked[group] == 0 and has_work(world, lane):
+            at = later(now, world.clocks.free[group, 0])
+        wake = at if at < wake else wake
+    floor.wake[group] = wake
+
+
+@compiled_apart
+def offer_one_pass(floor: Floor, request: int, model: int, now: float, sizes: int, overtake: float) -> None:
+    """A one-pass request under the `deadline` rule."""
+    verdict = offer(floor.tables, floor.state, request, model, now, sizes, overtake)
+    floor.world.answers.status[request] = verdict.status
+    if verdict.dropped != NOBODY:
+        floor.world.answers.status[verdict.dropped] = EXPIRED
+
+
+@compiled_apart
+def bind_one_pass(floor: Floor, request: int, model: int, now: float) -> None:
+    """A one-pass request under the `shortest-queue` rule."""
+    tables, clocks, answers = floor.tables, floor.state.clocks, floor.world.answers
+    replica = shortest_queue(tables, clocks, model)
+    if replica == NOBODY:
+        answers.status[request] = NO_REPLICA
+    elif finish_time(tables, clocks, replica, model, 0, now) <= now + tables.slack[model]:
+        _run_batch(floor, clocks, replica, request, model, 0, now)
+
+
+@compiled_apart
+def book(floor: Floor, now: float) -> float:
+    """Count who is booked on each group; returns when the first of them begins."""
+    queue = floor.state.queue
+    for group in range(floor.booked.size):
+        floor.booked[group] = 0
+    starts = np.inf
+    for row in range(queue.count[0]):
+        floor.booked[floor.tables.replica_group[queue.replica[row]]] += 1
+        starts = queue.start[row] if queue.start[row] < starts else starts
+    for group in range(floor.booked.size):
+        rewake(floor, group, now, True)
+    return starts
+
+
+@compiled_apart
+def launch_one_pass(floor: Floor, now: float) -> None:
+    """Begin the one-pass batches whose start has come, noting stage by stage what `launch` will do."""
+    queue, answers = floor.state.queue, floor.world.answers
+    draft = floor.state.draft
+    for group in range(floor.tables.stages.size):
+        draft.awake[group] = floor.state.clocks.awake[group]
+        for s in range(floor.tables.stages[group]):
+            draft.free[group, s] = floor.state.clocks.free[group, s]
+    newest = NOBODY
+    for row in range(queue.count[0]):
+        if queue.start[row] > now:
+            continue
+        request = queue.request[row]
+        if queue.batch[row] > newest:
+            newest = queue.batch[row]
+            _run_batch(
+                floor, draft, queue.replica[row], request, queue.model[row], queue.size[row], queue.start[row]
+            )
+            continue
+        head = row - 1
+        while queue.batch[head] != queue.batch[row]:
+            head -= 1
+        _copy_answer(answers, queue.request[head], request)
+    launch(floor.tables, floor.state, now)
+
+
+@compiled
+def _run_batch(
+    floor: Floor, clocks: Clocks, replica: int, request: int, model: int, size: int, now: float
+) -> None:
+    """dispatch.occupy, noting for the batch's head when it was where."""
+    tables, answers = floor.tables, floor.world.answers
+    group = tables.replica_group[replica]
+    kind, profile = tables.group_class[group], tables.profile[model]
+    x = later(now, tables.replica_ready[replica])
+    start = later(x, clocks.free[group, 0])
+    if tables.replica_parked[replica] and clocks.awake[group] != model:
+        clocks.awake[group] = model
+        for s in range(tables.stages[group]):
+            clocks.free[group, s] = later(start, clocks.free[group, s]) + tables.wake[kind, profile, s]
+    for s in range(tables.stages[group]):
+        begin = later(x, clocks.free[group, s])
+        x = begin + tables.latency[kind, profile, size, s]
+        clocks.free[group, s] = x
+        answers.stage_start[request, s] = begin
+        answers.stage_end[request, s] = x
+        floor.world.busy[group] += x - begin
+    answers.status[request] = SERVED
+    answers.group[request] = group
+    answers.batch[request] = floor.batches[0]
+    answers.begun[request] = start
+    answers.first[request] = x
+    answers.finish[request] = x
+    floor.batches[0] += 1
+
+
+@compiled
+def _copy_answer(answers: Answers, source: int, target: int) -> None:
+    answers.group[target] = answers.group[source]
+    answers.batch[target] = answers.batch[source]
+    answers.begun[target] = answers.begun[source]
+    answers.first[target] = answers.first[source]
+    answers.finish[target] = answers.finish[source]
+    for s in range(answers.stage_start.shape[1]):
+        answers.stage_start[target, s] = answers.stage_start[source, s]
+        answers.stage_end[target, s] = answers.stage_end[source, s]

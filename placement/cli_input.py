@@ -50,9 +50,12 @@ def budget_seconds(steps: int | None, budget: str | None) -> float | None:
 
 def share(option: str, text: str) -> float:
     try:
-        return float(parse_share(text))
+        value = float(parse_share(text))
     except ValueError as error:
         raise InputError(f"{option}: {error}") from error
+    if not 0 < value <= 1:
+        raise InputError(f"{option} {text}: expected a share above 0 and at most 100%")
+    return value
 
 
 def names(text: str) -> list[str]:

@@ -3,7 +3,6 @@ only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -12,6 +11,7 @@ import msgspec
 
 from placement.plan import Plan
 from placement.simulator import Rule
+from placement.text import columns
 
 Axis = Literal["rate", "cv", "slo_scale", "devices"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -111,9 +111,11 @@ class Comparison:
 
     def text(self) -> str:
         """Plain tables for a terminal."""
-        parts = [f"Hardest value that holds {self.at:.4g} attainment\n" + _aligned(self.limit_rows())]
+        parts = [
+            f"Hardest value that holds {self.at:.4g} attainment\n" + "\n".join(columns(self.limit_rows()))
+        ]
         parts += [
-            f"Attainment by {axis} ({MEANING[axis]})\n" + _aligned(self.curve_rows(axis))
+            f"Attainment by {axis} ({MEANING[axis]})\n" + "\n".join(columns(self.curve_rows(axis)))
             for axis in self.axes
         ]
         parts += [f"Note: {note}" for note in self.notes]
@@ -123,7 +125,7 @@ class Comparison:
         """A header, then one row a policy and rule."""
         header = ["policy", "rule", "attainment", "worst model", "its attainment", *self.axes]
         rows = [
-            [one.policy, one.rule, f"{one.base:.4f}", one.worst_model[0], f"{one.worst_model[1]:.4f}"]
+            [one.policy, one.rule, _share(one.base), one.worst_model[0], _share(one.worst_model[1])]
             + ["none" if (value := getattr(one, axis)) is None else f"{value:g}" for axis in self.axes]
             for one in self.limits
         ]
@@ -135,7 +137,7 @@ class Comparison:
         rows = []
         for one in self.base:
             found = {point.value: point.attainment for point in self.curve(axis, one.policy, one.rule)}
-            cells = [f"{found[value]:.4f}" if value in found else "-" for value in self.values(axis)]
+            cells = [_share(found[value]) if value in found else "-" for value in self.values(axis)]
             rows.append([one.policy, one.rule, *cells])
         return [header, *rows]
 
@@ -144,8 +146,6 @@ class Comparison:
         return (max if MORE_IS_HARDER[axis] else min)(held, default=None)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+def _share(value: float) -> str:
+    """To four digits, never rounded up."""
+    return f"{int(value * 10_000 + 1e-6) / 10_000:.4f}"

@@ -43,6 +43,7 @@ class Tables(NamedTuple):
     batch_from: Ints  # [M] how many must wait before a batch clears them sooner on some replica
     first_replica: Ints  # [M + 1]: model m has the replicas first_replica[m] .. first_replica[m + 1] - 1
     replica_group: Ints  # [R]
+    replica_last: Ints  # [R] the last stage of its group
     replica_ready: Floats  # [R] seconds before which the replica is still loading
     replica_parked: Bools  # [R]
 
@@ -161,8 +162,7 @@ def first_to_finish(tables: Tables, clocks: Clocks, model: int, now: float, dead
     best_finish = np.inf
     profile = tables.profile[model]
     for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
-        group = tables.replica_group[replica]
-        last = tables.stages[group] - 1
+        group, last = tables.replica_group[replica], tables.replica_last[replica]
         # The walk through the stages can only end later than this.
         if clocks.free[group, last] + tables.latency[tables.group_class[group], profile, 0, last] >= best_finish:
             continue
@@ -175,13 +175,12 @@ def first_to_finish(tables: Tables, clocks: Clocks, model: int, now: float, dead
 
 @compiled
 def shortest_queue(tables: Tables, clocks: Clocks, model: int) -> int:
-    """AlpaServe's choice: the replica whose group's last stage is free (and the replica loaded) first; ties: first
-    in the plan. NOBODY where there is no replica."""
+    """AlpaServe's choice: the replica whose group's last stage is free first (ties: first in the plan), or NOBODY."""
     best = NOBODY
     best_free = np.inf
     for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
-        group = tables.replica_group[replica]
-        free = later(clocks.free[group, tables.stages[group] - 1], tables.replica_ready[replica])
+        free = clocks.free[tables.replica_group[replica], tables.replica_last[replica]]
+        free = later(free, tables.replica_ready[replica])
         if free < best_free:
             best_free = free
             best = replica
@@ -251,14 +250,12 @@ def offer(
                 state.alone[model] += 1
                 state.totals[0] += 1
                 return Verdict(SERVED, NOBODY)
-            if sizes == 1 and overtake == 0.0:
-                return Verdict(REFUSED, NOBODY)
         elif state.totals[3] == 0 and _place_alone(tables, state, request, model, deadline, now):
             _adopt(tables, state)
             state.totals[0] += 1
             return Verdict(SERVED, NOBODY)
     _insert(queue, state.trial, request, model, deadline)
-    fits = _try_schedules(tables, state, now, sizes)
+    fits = sizes > 1 and _try_schedules(tables, state, now, sizes)
     dropped = NOBODY
     if not fits and state.totals[1] + 1 <= overtake * state.totals[0]:
         dropped = _drop_costliest(tables, state, request, model)

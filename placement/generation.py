@@ -186,7 +186,8 @@ def _visit(floor: Floor, group: int, now: float) -> None:
         if lanes.in_flight[lane] and lanes.end[lane] <= now:
             end_step(world, lane)
     began = False
-    if floor.booked[group] == 0 and world.clocks.free[group, 0] <= now:
+    open_now = floor.booked[group] == 0 and world.clocks.free[group, 0] <= now
+    if open_now:
         preempted = world.totals[PREEMPTIONS]
         waited = -np.inf
         tried = NOBODY
@@ -214,7 +215,7 @@ def _visit(floor: Floor, group: int, now: float) -> None:
             for other in range(floor.wake.size):
                 if other != group:
                     rewake(floor, other, now, True)
-    rewake(floor, group, now, began)
+    rewake(floor, group, now, began or not open_now)
 
 
 @compiled

@@ -139,7 +139,8 @@ class Reference:
             if lane.in_flight and lane.end <= now:
                 self.end_step(lane)
         began, before = False, self.preemptions
-        if not self.booked(group) and self.clocks[group].free[0] <= now:
+        open_now = not self.booked(group) and self.clocks[group].free[0] <= now
+        if open_now:
             for lane in sorted(self.lanes_of(group), key=lambda lane: lane.end):
                 if _has_work(lane) and self.begin_step(lane, now):
                     began = True
@@ -148,7 +149,7 @@ class Reference:
             for other in range(len(self.wake)):
                 if other != group:
                     self.rewake(other, now)
-        self.rewake(group, now, began)
+        self.rewake(group, now, began or not open_now)
 
     def begin_step(self, lane: Lane, now: float) -> bool:
         self.make_room(lane)

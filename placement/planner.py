@@ -9,14 +9,16 @@ import msgspec
 import numpy as np
 
 from placement.errors import InfeasibleError
-from placement.plan import Plan, check_plan
+from placement.plan import Group, Plan, check_plan
 from placement.problem import Problem
 from placement.search.alpaserve import alpaserve, replication, round_robin
 from placement.search.bound import upper_bound
 from placement.search.candidate import Candidate, Space
+from placement.search.cells import split_cells
 from placement.search.draws import make_draws
 from placement.search.effort import Effort
 from placement.search.ladder import drain_order
+from placement.search.park import park_models
 from placement.search.penstock import search
 from placement.search.scorer import Scorer
 from placement.simulate import DEFAULT_MAX_BATCH, simulate
@@ -27,6 +29,7 @@ Policy = Literal["penstock", "alpaserve", "replication", "round-robin"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 DEFAULT_STEPS = 600
+PARK_DRAWS = 3
 LADDER_RATE = 0.5
 """The ladder is for traffic that has fallen: to this share of what was recorded."""
 
@@ -48,13 +51,13 @@ def make_plan(
     space = Space(Catalogue(problem))
     check_feasible(space)
     effort = effort or Effort(steps=DEFAULT_STEPS)
-    candidate = _search(space, policy, rule, max_batch, effort, seed, previous, move_cost)
-    candidate = _without_empty(candidate)
-    plan = space.plan(candidate)
     if policy == "penstock":
-        models = len(problem.models)
-        calm = Scorer(space, make_draws(problem.workload, models, 1, seed, LADDER_RATE), rule, max_batch)
-        plan = msgspec.structs.replace(plan, ladder=drain_order(calm, candidate))
+        plan = _search_cells(space, rule, max_batch, effort, seed, previous, move_cost)
+        plan = park_models(space, plan, make_draws(problem.workload, len(problem.models), PARK_DRAWS, seed), rule, max_batch)
+        calm = Scorer(space, [problem.workload.faster(LADDER_RATE)], rule, max_batch)
+        plan = msgspec.structs.replace(plan, ladder=drain_order(calm, space.candidate(plan)))
+    else:
+        plan = space.plan(_without_empty(_baseline(space, policy)))
     seconds = time.perf_counter() - started
     check_plan(plan, problem, f"plan of {policy}")
     outcome = simulate(problem, plan, rule=rule, max_batch=max_batch)
@@ -80,7 +83,7 @@ def check_feasible(space: Space) -> None:
     index = int(np.argmin(holdable))
     model = space.problem.models[index]
     least = np.nanmin(np.where(np.isfinite(space.need[:, index]), space.need[:, index], np.nan).max(axis=1), initial=np.inf)
-    most = max(space.memory_of_kind.values())
+    most = max(space.memory_of_kind.values(), default=0)
     if not np.isfinite(least):
         raise InfeasibleError(
             f"model {model.name!r}: none of its profile's shapes fits {len(space.problem.cluster.devices)} devices "
@@ -91,23 +94,42 @@ def check_feasible(space: Space) -> None:
     )
 
 
-def _search(
-    space: Space,
-    policy: Policy,
-    rule: Rule,
-    max_batch: int,
-    effort: Effort,
-    seed: int,
-    previous: Plan | None,
-    move_cost: float,
-) -> Candidate:
+def _baseline(space: Space, policy: Policy) -> Candidate:
     if policy == "alpaserve":
         return alpaserve(space, "shortest-queue")
     if policy == "replication":
         return replication(space, "shortest-queue")
-    if policy == "round-robin":
-        return round_robin(space)
-    return search(space, rule, max_batch, effort, seed, previous, move_cost)
+    return round_robin(space)
+
+
+def _search_cells(
+    space: Space, rule: Rule, max_batch: int, effort: Effort, seed: int, previous: Plan | None, move_cost: float
+) -> Plan:
+    """Our search, cell by cell where the problem is large."""
+    cells = split_cells(space.problem, space.demand)
+    groups: list[Group] = []
+    for number, cell in enumerate(cells):
+        part = Space(Catalogue(cell.problem)) if len(cells) > 1 else space
+        check_feasible(part)
+        share = effort.part(len(cells) - number) if len(cells) > 1 else effort
+        candidate = search(part, rule, max_batch, share, seed, _previous_in(cell.problem, previous), move_cost)
+        groups.extend(part.plan(_without_empty(candidate)).groups)
+        if share is not effort:
+            effort.taken += share.taken
+    return Plan(tuple(groups))
+
+
+def _previous_in(problem: Problem, previous: Plan | None) -> Plan | None:
+    """What of the previous plan lies within this problem."""
+    if previous is None:
+        return None
+    names = {model.name for model in problem.models}
+    groups = tuple(
+        msgspec.structs.replace(group, models=tuple(name for name in group.models if name in names), kv_bytes={}, parked=())
+        for group in previous.groups
+        if all(device in problem.cluster.device_index for device in group.devices)
+    )
+    return Plan(groups) if groups else None
 
 
 def _without_empty(candidate: Candidate) -> Candidate:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from placement.compiled import entry_point
 from placement.dispatch import NOBODY, Clocks, Floats, Ints, Tables, later, new_state
+from placement.generation import simulate_generation
 from placement.outcome import Outcome
 from placement.plan import Plan
 from placement.problem import Problem
@@ -29,6 +30,8 @@ def simulate(
     """Serve the workload (the problem's own by default) with the plan."""
     workload = problem.workload if workload is None else workload
     catalogue = Catalogue(problem)
+    if any(model.generates for model in problem.models):
+        return simulate_generation(problem, plan, workload, rule, max_batch, catalogue)
     tables = catalogue.tables(plan)
     records = record_served(tables, catalogue.stages, workload, rule, max_batch)
     return outcome_of(problem, plan, workload, catalogue, tables, records)

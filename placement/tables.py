@@ -77,6 +77,30 @@ class Catalogue:
         return total
 
     @cached_property
+    def request_seconds(self) -> Floats:
+        """float64 [classes, models]: device time of a usual request; for a generating model its prompt and, of steps
+        shared by eight sequences, its part."""
+        seconds = self.device_seconds[:, self.profile_of_model].copy()
+        for m, model in enumerate(self.problem.models):
+            if model.generates:
+                prompt, output = self._usual_tokens(m)
+                for c, entry in enumerate(row[self.profile_of_model[m]] for row in self.entries):
+                    if entry is not None and entry.generation is not None:
+                        steps = entry.generation.stages
+                        prefill = sum(step.seconds(prompt, 0, 0, 0) for step in steps)
+                        decode = sum(step.seconds(0, 8, 0, 8 * prompt) for step in steps) / 8
+                        seconds[c, m] = entry.tp * (prefill + output * decode)
+        return seconds
+
+    def _usual_tokens(self, model: int) -> tuple[float, float]:
+        """Mean prompt and output tokens of a model's requests; 0 where it has none."""
+        workload = self.problem.workload
+        rows = workload.model == model
+        if workload.prompt_tokens is None or workload.output_tokens is None or not rows.any():
+            return 0.0, 0.0
+        return float(workload.prompt_tokens[rows].mean()), float(workload.output_tokens[rows].mean())
+
+    @cached_property
     def cost(self) -> Floats:
         """float64 [models]: the least device time of one request over its weight."""
         weights = np.array([model.weight for model in self.problem.models])
@@ -89,17 +113,11 @@ class Catalogue:
         """float64 [classes, models]: cache bytes per device without which a generating model is of no use on a group
         (room for eight of its usual requests); 0 for one-pass models."""
         least = np.zeros((len(self.classes), len(self.problem.models)))
-        workload = self.problem.workload
         for m, model in enumerate(self.problem.models):
-            rows = workload.model == m
-            if not model.generates or workload.prompt_tokens is None or not rows.any():
-                continue
-            assert workload.output_tokens is not None
-            tokens = float((workload.prompt_tokens[rows] + workload.output_tokens[rows]).mean())
-            for c, row in enumerate(self.entries):
-                entry = row[self.profile_of_model[m]]
-                if entry is not None and entry.generation is not None:
-                    least[c, m] = 8 * tokens * max(entry.generation.kv_bytes_per_token)
+            if model.generates:
+                for c, entry in enumerate(row[self.profile_of_model[m]] for row in self.entries):
+                    if entry is not None and entry.generation is not None:
+                        least[c, m] = 8 * sum(self._usual_tokens(m)) * max(entry.generation.kv_bytes_per_token)
         return least
 
     @cached_property
@@ -158,6 +176,7 @@ class Catalogue:
             batch_from=self._batch_from(group_class, replica_model, replica_group),
             first_replica=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
             replica_group=replica_group,
+            replica_last=self._class_stages[group_class][replica_group] - 1,
             replica_ready=np.zeros(len(replica_group)),
             replica_parked=np.zeros(len(replica_group), np.bool_) if replica_parked is None else replica_parked,
         )

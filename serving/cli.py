@@ -69,7 +69,7 @@ def _explain(error: Exception) -> int:
     if format_message is not None:
         context = getattr(error, "ctx", None)
         place = context.command_path if context is not None else "penstock"
-        return _fail(2, f"{format_message()} See {place} --help")
+        return _fail(2, f"{format_message().rstrip('.')}; see {place} --help")
     hint = "" if _is_debugging() else " (PENSTOCK_DEBUG=1 shows where)"
     return _fail(1, f"failed unexpectedly: {type(error).__name__}: {error}{hint}")
 

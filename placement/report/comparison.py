@@ -49,5 +49,6 @@ def write_comparison_report(path: Path, comparison: Comparison, command: str) ->
             page.paragraph(note)
     page.heading("How this was made")
     page.command(command)
+    page.heading("Inputs")
     page.table(["input", "value"], list(comparison.inputs.items()))
     page.write(path)

@@ -68,7 +68,7 @@ def utilisation(outcome: Outcome) -> Figure:
         "type": "heatmap",
         "x": middle.tolist(),
         "y": names,
-        "z": [np.round(row, 4).tolist() for row in table],
+        "z": [np.round(row, 5).tolist() for row in table],
         "zmin": 0,
         "zmax": 1,
         "colorscale": "Viridis",
@@ -163,9 +163,9 @@ def _markers(name: str, y: list[float | None], colour: str, symbol: str) -> dict
 
 def _bins(outcome: Outcome) -> tuple[Floats, Floats]:
     """Edges and middles of the bins of time."""
-    end = max(outcome.workload.duration, float(np.nanmax(outcome.finish, initial=0.0)), 1e-9)
+    end = max(outcome.workload.duration, float(np.nanmax(outcome.finish, initial=0.0)), 1e-3)
     edges = np.linspace(0.0, end, BINS + 1)
-    return edges, np.round((edges[1:] + edges[:-1]) / 2, 6)
+    return edges, (edges[1:] + edges[:-1]) / 2
 
 
 def _busy_share(outcome: Outcome, group: int, edges: Floats) -> Floats:

@@ -16,6 +16,7 @@ import msgspec
 
 from placement.files import replace_file
 from placement.report.assets import SCRIPT, STYLE
+from placement.text import percent as plain_percent
 
 Figure = dict[str, Any]
 """plotly's `data` and `layout`; colours of text and grid are the page's."""
@@ -90,12 +91,12 @@ class Page:
         )
 
     def write(self, path: Path) -> None:
-        # A name with half a surrogate pair is legal JSON and no UTF-8.
-        replace_file(path, self.html().encode("utf-8", "replace"))
+        replace_file(path, self.html().encode())
 
 
 def escaped(text: object) -> str:
-    return html.escape(str(text))
+    # Half a surrogate pair (an argument that is no UTF-8, say) can stand in a str and in no file.
+    return html.escape(str(text).encode("utf-8", "replace").decode())
 
 
 def shortened(text: str, letters: int) -> str:
@@ -103,7 +104,7 @@ def shortened(text: str, letters: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    return "" if share is None or share != share else f"{100 * share:.2f}%"
+    return "" if share is None or share != share else plain_percent(share)
 
 
 def seconds(value: float | None) -> str:

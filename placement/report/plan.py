@@ -102,6 +102,7 @@ def _reasons(page: Page, problem: Problem, summary: dict[str, Any]) -> None:
 def _inputs(page: Page, problem: Problem, plan: Plan, outcome: Outcome, command: str) -> None:
     page.heading("How this was made")
     page.command(command)
+    page.heading("Inputs")
     workload = outcome.workload
     rows: list[tuple[str, object]] = [
         ("nodes", ", ".join(f"{n.name} ({n.devices} x {n.kind})" for n in problem.cluster.nodes)),

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from placement.dispatch import NOBODY, Bools, Floats
+from placement.dispatch import Bools
 from placement.search.candidate import Candidate, Space
 from placement.search.layouts import fill_up, uniform_layout, useful_classes
-from placement.simulator import Rule, count_served, record_served
+from placement.search.measure import count_met, measure_load
+from placement.simulator import Rule
 
 BUCKET_RATIO = 2.0
 """A bucket ends where the next model's latency is this many times the bucket's first."""
@@ -38,15 +39,15 @@ def greedy(space: Space, classes: tuple[int, ...], rule: Rule, models: Bools | N
     candidate = Candidate(classes, np.zeros((len(classes), count), np.bool_))
     total = space.problem.workload.counts(count)
     while True:
-        served, busy = _load(space, candidate, rule)
-        unserved = np.where(wanted, total - served, 0)
+        load = measure_load(space, candidate, space.problem.workload, rule)
+        unserved = np.where(wanted, total - load.met, 0)
         for model in np.argsort(-unserved, kind="stable"):
             if unserved[model] <= 0:
                 return candidate
             used = space.used(candidate)
             groups = [
                 group
-                for group in np.argsort(busy, kind="stable")
+                for group in np.argsort(load.busy_s, kind="stable")
                 if not candidate.holds[group, model] and space.has_room(candidate, int(group), int(model), used)
             ]
             if groups:
@@ -139,7 +140,7 @@ def _best_uniform(space: Space, models: Bools, rule: Rule, share: float) -> Cand
             if not (space.fits_alone[one] & models).any():
                 continue
             layout = _part(space, kind, one, share)
-            if not layout:
+            if not layout or space.pack(layout) is None:
                 continue
             candidate = greedy(space, layout, rule, models)
             served = _served(space, candidate, rule)
@@ -161,20 +162,4 @@ def _part(space: Space, kind: str, one: int, share: float) -> tuple[int, ...]:
 
 
 def _served(space: Space, candidate: Candidate, rule: Rule) -> int:
-    tables, stages = space.tables(candidate), space.catalogue.stages
-    return int(count_served(tables, stages, space.problem.workload, rule, 1).sum())
-
-
-def _load(space: Space, candidate: Candidate, rule: Rule) -> tuple[Floats, Floats]:
-    """Served requests per model and busy seconds per group."""
-    tables, workload = space.tables(candidate), space.problem.workload
-    models, groups = len(space.problem.models), len(candidate.classes)
-    if not candidate.holds.any():
-        return np.zeros(models), np.zeros(groups)
-    records = record_served(tables, space.catalogue.stages, workload, rule, 1)
-    ran = records.replica != NOBODY
-    group = tables.replica_group[records.replica[ran]]
-    profile = tables.profile[workload.model[ran]]
-    seconds = space.catalogue.device_seconds[tables.group_class[group], profile]
-    busy = np.bincount(group, weights=seconds, minlength=groups) / space.sizes[list(candidate.classes)]
-    return np.bincount(workload.model[ran], minlength=models).astype(np.float64), busy
+    return int(count_met(space, candidate, space.problem.workload, rule, 1).sum())

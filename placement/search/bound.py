@@ -1,7 +1,7 @@
 """An upper bound on the attainment that any plan could reach, whatever its groups, shapes, batches and memory.
 
 All devices are taken as one machine that may be shared and interrupted at will, and every request as the least device
-time that any shape and batch size asks for it. Even then, of the requests that arrive and fall due inside an interval
+time that any shape and batch size asks for it; generating ones are taken as served. Even then, of the requests that arrive and fall due inside an interval
 no more can be served than the machine has time for; the excesses of disjoint intervals add up.
 """
 
@@ -26,8 +26,9 @@ def upper_bound(problem: Problem, workload: Workload | None = None, max_batch: i
     catalogue = Catalogue(problem)
     work, quickest = _least(catalogue, max_batch)
     slack = np.array([model.slo.first_token for model in problem.models]) - problem.overhead
-    hopeless = slack < quickest
-    keep = ~hopeless[workload.model] & ~np.array([model.generates for model in problem.models])[workload.model]
+    generates = np.array([model.generates for model in problem.models])
+    hopeless = (slack < quickest) & ~generates
+    keep = ~(hopeless | generates)[workload.model]
     arrival, model = workload.arrival[keep], workload.model[keep]
     deadline = arrival + slack[model]
     order = np.argsort(deadline, kind="stable")

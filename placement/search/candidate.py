@@ -38,6 +38,7 @@ class Space:
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
         self.problem = catalogue.problem
+        self.generates = any(model.generates for model in self.problem.models)
         nodes = self.problem.cluster.nodes
         self.kinds = tuple(dict.fromkeys(entry.kind for entry in catalogue.classes))
         self.memory_of_kind = {
@@ -55,7 +56,8 @@ class Space:
         )
         self.fits_alone: Bools = (self.need <= self.limit[:, None, None]).all(axis=2)
         counts = self.problem.workload.counts(len(self.problem.models))
-        self.demand: Floats = counts * np.nan_to_num(catalogue.device_seconds.min(axis=0)[models], posinf=0.0)
+        least = catalogue.request_seconds.min(axis=0, initial=np.inf)
+        self.demand: Floats = counts * np.nan_to_num(least, posinf=0.0)
 
     def used(self, candidate: Candidate) -> Floats:
         """[groups, stages] bytes per device."""
@@ -106,7 +108,8 @@ class Space:
         return result
 
     def tables(self, candidate: Candidate) -> Tables:
-        model, group = np.nonzero(candidate.holds.T)
+        # np.nonzero gives columns of one array; strided ones would be compiled for once more, and run slower.
+        model, group = map(np.ascontiguousarray, np.nonzero(candidate.holds.T))
         return self.catalogue.assemble(np.array(candidate.classes, np.int64), model, group)
 
     def plan(self, candidate: Candidate) -> Plan:

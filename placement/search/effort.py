@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+LEAST_STEPS = 60
+"""What one part of a large problem gets in any case: enough to try each class of groups."""
+
 
 @dataclass
 class Effort:
@@ -25,3 +28,10 @@ class Effort:
         if self.seconds is not None:
             return min((time.perf_counter() - self.started) / max(self.seconds, 1e-9), 1.0)
         return min(self.taken / max(self.steps or 0, 1), 1.0)
+
+    def part(self, parts: int) -> Effort:
+        """The first of `parts` equal parts of what is left (at least some steps each)."""
+        if self.seconds is not None:
+            left = max(self.seconds - (time.perf_counter() - self.started), 0.0)
+            return Effort(seconds=left / parts, on_progress=self.on_progress)
+        return Effort(steps=max(((self.steps or 0) - self.taken) // parts, LEAST_STEPS), on_progress=self.on_progress)

@@ -9,7 +9,8 @@ import numpy as np
 from placement.dispatch import Floats, Ints
 from placement.problem import Problem
 from placement.search.candidate import Candidate, Space
-from placement.simulator import Rule, count_served
+from placement.search.measure import count_met
+from placement.simulator import Rule
 from placement.workload import Workload
 
 WORST_MODEL_WORTH = 0.05
@@ -59,9 +60,8 @@ class Scorer:
             return self._known[key]
         total = self.counts.sum(axis=0)
         missed = np.zeros_like(total)
-        tables = self.space.tables(candidate)
         for draw, counts in zip(self.draws, self.counts, strict=True):
-            missed += counts - count_served(tables, self.space.catalogue.stages, draw, self.rule, self.max_batch)
+            missed += counts - count_met(self.space, candidate, draw, self.rule, self.max_batch)
             score = judge(self.space.problem, total - missed, total)
             if score.value < needed:
                 return None

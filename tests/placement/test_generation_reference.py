@@ -5,6 +5,7 @@ All costs and times are multiples of powers of two, so that sums are exact and t
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
@@ -160,7 +161,12 @@ def assert_same(world: GenerationWorld, served: Served, reference: Reference) ->
 @settings(max_examples=150, deadline=None)
 @given(world=worlds())
 def test_the_compiled_simulator_does_what_the_reference_says(world, rule):
-    assert_same(world, world.serve(rule), world.reference(rule))
+    reference = world.reference(rule)
+    assert_same(world, world.serve(rule), reference)
+    assert reference.most_used <= 1.0
+    for engine in reference.engines:  # all who began have ended, and who waits is too late
+        assert engine.running == engine.used == 0
+        assert all(sequence.made == 0 and sequence.deadline < math.inf for sequence in engine.line)
 
 
 def test_the_random_worlds_see_everything_happen():

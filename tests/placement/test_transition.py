@@ -40,6 +40,13 @@ def statuses(outcome):
     return [REASONS[status] for status in outcome.status]
 
 
+def assert_same_times(outcome, plain, rule):
+    for name in ("status", *TIMES):
+        np.testing.assert_array_equal(getattr(outcome, name), getattr(plain, name))
+    if rule == "deadline":  # else batches that begin together may swap numbers, as their groups have new ones
+        np.testing.assert_array_equal(outcome.batch, plain.batch)
+
+
 @settings(max_examples=100, deadline=None)
 @given(worlds(), st.sampled_from(RULES), st.sampled_from((1, 2, 16)), st.lists(st.floats(0, 1), max_size=3))
 def test_the_same_plan_again_changes_nothing(world, rule, max_batch, shares):
@@ -49,8 +56,7 @@ def test_the_same_plan_again_changes_nothing(world, rule, max_batch, shares):
     plain = simulate(world.problem, world.plan, rule=rule, max_batch=max_batch)
     plans = [(moment, world.plan) for moment in (0.0, *moments)]
     outcome = simulate_transition(world.problem, plans, rule=rule, max_batch=max_batch)
-    for name in ("status", "batch", *TIMES):
-        np.testing.assert_array_equal(getattr(outcome, name), getattr(plain, name))
+    assert_same_times(outcome, plain, rule)
     ran = plain.group >= 0
     assert (outcome.group[ran] % len(world.groups) == plain.group[ran]).all()
     assert len(outcome.plan.groups) == len(world.groups) * len(plans)
@@ -129,8 +135,7 @@ def test_an_idle_group_more_changes_nothing(world, rule):
     if (1, 1) not in {(entry["tp"], entry["pp"]) for entry in world.groups}:
         return
     outcome = simulate_transition(spare.problem, [(0.0, world.plan), (moment, more)], rule=rule)
-    for name in ("status", "batch", *TIMES):
-        np.testing.assert_array_equal(getattr(outcome, name), getattr(plain, name))
+    assert_same_times(outcome, plain, rule)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -51,6 +51,8 @@ TINY_RANGES: dict[Axis, tuple[float, float]] = {
     "cv": (0.5, 5.0),
     "slo_scale": (10.0, 1.0),
 }
+BEYOND = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35)
+"""Attainment does not fall all the way: so many times harder values are tried too before a limit is named."""
 LOW_RATE = 0.3
 AT = 0.99
 # AlpaServe's own search and simulator on these cases, as measured once with its code.
@@ -148,7 +150,7 @@ def limits(name: str, contest: Contest, axis: Axis, steps: int, precision: float
 
     found: dict[str, float | None] = {}
     for policy, rule in CONTESTANTS:
-        limit = find_limit(attainment(policy, rule), *contest.ranges[axis], AT, precision)
+        limit = find_limit(attainment(policy, rule), *contest.ranges[axis], AT, precision, BEYOND)
         found[f"{policy}/{rule}"] = None if limit.holds is None else round(limit.holds, 4)
     return found
 

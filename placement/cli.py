@@ -104,7 +104,7 @@ def plan(
         read = read.with_devices(devices)
     check_problem(read, problem)
     before = None if previous is None else read_plan(previous, read)
-    compile_s = _warm_up(chosen, rule)
+    compile_s = _warm_up(chosen, rule, any(model.generates for model in read.models))
     with _progress("planning") as on_progress:
         effort = Effort(
             steps=None if effort_s is not None else steps or DEFAULT_STEPS,
@@ -287,7 +287,7 @@ def up(
         typer.echo(demo_text(problem, DURATION_S, comparison, save))
 
 
-def _warm_up(policy: Policy, rule: Rule) -> float:
+def _warm_up(policy: Policy, rule: Rule, generates: bool) -> float:
     """Compile, or read from the cache, what planning will call; returns the seconds it took."""
     from placement.example import tiny_problem
     from placement.planner import make_plan
@@ -295,7 +295,7 @@ def _warm_up(policy: Policy, rule: Rule) -> float:
 
     with _progress("compiling (once)"):
         started = time.perf_counter()
-        make_plan(tiny_problem(), policy, rule=rule, effort=Effort(steps=1))
+        make_plan(tiny_problem(generates), policy, rule=rule, effort=Effort(steps=1))
         return time.perf_counter() - started
 
 

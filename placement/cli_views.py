@@ -38,7 +38,7 @@ def plan_text(problem: Problem, plan: Plan, outcome: Outcome, compile_s: float) 
     ]
     name, worst = outcome.worst_model
     target = next(model.target for model in problem.models if model.name == name)
-    verdict = "its target of" if worst >= target else "below its target of"
+    verdict = "target" if worst >= target else "below its target of"
     steps = f", {claims['steps']} plans tried" if claims["steps"] else ""
     facts = [
         f"attainment   {percent(outcome.attainment)} of {len(outcome.workload)} requests"

@@ -130,28 +130,44 @@ def find_limit(
     hardest: float,
     at: float = 0.99,
     precision: float = 0.02,
+    beyond: Sequence[float] = (),
 ) -> Limit:
     """Bisect between two positive values, either of them the larger, to a ratio of at most 1 + `precision`.
 
     This is right where attainment falls once on the way. Nothing promises that: each value has a plan of
     its own, and a search may do better on the harder problem. Then this is a place where it falls, not the
-    last one, nor the first.
+    last one, nor the first. `beyond` guards against giving up early: so many times harder values (1.4, say)
+    are tried too, the hardest first, and bisection goes on from one that holds.
     """
     assert min(easiest, hardest, precision) > 0
     tried: dict[float, float] = {}
 
     def holds(value: float) -> bool:
-        tried[value] = attainment(value)
+        if value not in tried:
+            tried[value] = attainment(value)
         return tried[value] >= at
+
+    def harder(value: float, than: float) -> bool:
+        return value > than if hardest > easiest else value < than
+
+    def bisect(good: float) -> tuple[float, float]:
+        failed = [value for value in tried if harder(value, good) and not holds(value)]
+        bad = min(failed) if hardest > easiest else max(failed)
+        while max(good / bad, bad / good) > 1 + precision:
+            middle = math.sqrt(good * bad)
+            good, bad = (middle, bad) if holds(middle) else (good, middle)
+        return good, bad
 
     if not holds(easiest):
         return Limit(None, easiest, tried)
     if holds(hardest):
         return Limit(hardest, None, tried)
-    good, bad = easiest, hardest
-    while max(good / bad, bad / good) > 1 + precision:
-        middle = math.sqrt(good * bad)
-        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    good, bad = bisect(easiest)
+    for factor in sorted(beyond, reverse=True):
+        value = good * factor if hardest > easiest else good / factor
+        if harder(value, bad) and harder(hardest, value) and holds(value):
+            good, bad = bisect(value)
+            break
     return Limit(good, bad, tried)
 
 

@@ -52,8 +52,10 @@ def _once(dispatcher: Any) -> Any:
 
 def _cache_folder() -> Path:
     home = os.environ.get("PENSTOCK_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources if b"compiled" in path.read_bytes()))
+    sources = sorted(Path(__file__).parent.rglob("*.py"))
+    digest = hashlib.sha256(
+        b"".join(path.read_bytes() for path in sources if b"compiled" in path.read_bytes())
+    )
     return Path(home) / "penstock" / "compiled" / digest.hexdigest()[:16]
 
 

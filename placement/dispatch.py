@@ -164,7 +164,10 @@ def first_to_finish(tables: Tables, clocks: Clocks, model: int, now: float, dead
     for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
         group, last = tables.replica_group[replica], tables.replica_last[replica]
         # The walk through the stages can only end later than this.
-        if clocks.free[group, last] + tables.latency[tables.group_class[group], profile, 0, last] >= best_finish:
+        if (
+            clocks.free[group, last] + tables.latency[tables.group_class[group], profile, 0, last]
+            >= best_finish
+        ):
             continue
         finish = finish_time(tables, clocks, replica, model, 0, now)
         if finish < best_finish:
@@ -203,7 +206,9 @@ def launch(tables: Tables, state: State, now: float) -> int:
             continue
         if queue.batch[row] > newest:  # the first row of a batch: heads stand in the order of their batches
             newest = queue.batch[row]
-            occupy(tables, state.clocks, queue.replica[row], queue.model[row], queue.size[row], queue.start[row])
+            occupy(
+                tables, state.clocks, queue.replica[row], queue.model[row], queue.size[row], queue.start[row]
+            )
         _copy_row(queue, row, state.trial, began)
         if queue.size[row] == 0:
             state.alone[queue.model[row]] -= 1

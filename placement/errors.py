@@ -1,7 +1,7 @@
 """What placement raises.
 
-    InputError      a file, argument or value from outside is wrong: one line saying what, where, what is right
-    InfeasibleError the input is well formed, but no plan can exist for it
+InputError      a file, argument or value from outside is wrong: one line saying what, where, what is right
+InfeasibleError the input is well formed, but no plan can exist for it
 """
 
 

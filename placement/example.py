@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loadgen import traffic_from_spec
 from placement.analytic import TransformerConfig, analytic_profile
 from placement.cluster import Cluster, Node
 from placement.files import write_json
 from placement.problem import Model, Problem, Slo
-from placement.profile import Profile, Shape, ShapeProfile
+from placement.profile import Generation, Profile, Shape, ShapeProfile, StepCost
 from placement.units import Bytes
 from placement.workload import Workload
 
@@ -91,14 +93,19 @@ def write_example(folder: Path, seed: int = 0) -> Path:
     return folder / "problem.json"
 
 
-def tiny_problem() -> Problem:
+def tiny_problem(generates: bool) -> Problem:
     """One model, one device, a few requests: enough to have everything compile that planning calls."""
-    shape = ShapeProfile(1, 1, (Bytes(1),), {1: (1.0,), 2: (1.5,)})
-    traffic = traffic_from_spec({"kind": "poisson", "duration": 4, "seed": 0, "rates": {"m": 1}}, ["m"])
-    cluster = Cluster((Node("n", 1, Bytes(1)),))
-    return Problem(
-        cluster, (Model("m", Profile((shape,)), Slo(3.0)),), Workload(traffic.arrival, traffic.model)
-    )
+    if generates:
+        shape = ShapeProfile(1, 1, (Bytes(1),), generation=Generation((StepCost(fixed=0.1),), (1.0,)))
+        slo = Slo(ttft=3.0, tpot=1.0)
+    else:
+        shape = ShapeProfile(1, 1, (Bytes(1),), {1: (1.0,), 2: (1.5,)})
+        slo = Slo(3.0)
+    arrival, model = np.arange(4.0), np.zeros(4, np.int32)
+    tokens = np.full(4, 2, np.int32) if generates else None
+    cluster = Cluster((Node("n", 1, Bytes(2**20)),))
+    models = (Model("m", Profile((shape,)), slo),)
+    return Problem(cluster, models, Workload(arrival, model, tokens, tokens))
 
 
 def _profiles() -> dict[str, Profile]:

@@ -17,13 +17,13 @@ import numpy as np
 from placement.cluster import Cluster, Node
 from placement.dispatch import Floats
 from placement.errors import InputError
-from placement.generation import count_met
 from placement.outcome import Outcome
 from placement.plan import Group, Plan, check_plan
 from placement.problem import Problem
 from placement.profile import Shape
 from placement.search.bound import upper_bound
 from placement.search.candidate import Space
+from placement.simulate import simulate
 from placement.simulator import Rule, count_served
 from placement.tables import Catalogue
 from placement.text import columns, percent, shortened
@@ -152,11 +152,11 @@ class _Trials:
 
     def attainment(self, problem: Problem, plan: Plan, workload: Workload) -> Floats:
         """[models], and the overall one at the end."""
-        catalogue = self.catalogue if problem is self.problem else Catalogue(problem)
         if any(model.generates for model in problem.models):
-            met = count_met(problem, plan, workload, self.rule, self.max_batch, catalogue)
-        else:
-            met = count_served(catalogue.tables(plan), catalogue.stages, workload, self.rule, self.max_batch)
+            outcome = simulate(problem, plan, workload, self.rule, self.max_batch)
+            return np.append(np.nan_to_num(outcome.model_attainment), outcome.attainment)
+        catalogue = self.catalogue if problem is self.problem else Catalogue(problem)
+        met = count_served(catalogue.tables(plan), catalogue.stages, workload, self.rule, self.max_batch)
         counts = workload.counts(len(problem.models))
         attainment: Floats = np.append(met, met.sum()) / np.maximum(np.append(counts, counts.sum()), 1)
         return attainment
@@ -284,14 +284,17 @@ class _Trials:
 
 
 def _row(entry: ModelExplanation) -> tuple[str, ...]:
-    where = [f"{g} ({shape})" for g, shape in zip(entry.groups, entry.shapes, strict=True)]
+    of_shape: dict[Shape, list[str]] = {}
+    for g, shape in zip(entry.groups, entry.shapes, strict=True):
+        of_shape.setdefault(shape, []).append(str(g))
+    where = ", ".join(f"{shortened(groups, 4)} ({shape})" for shape, groups in of_shape.items())
     instead = [percent(entry.instead[what]) if what in entry.instead else "" for what in _COUNTERFACTUALS]
     more = ""
     if entry.one_more is not None:
         own, overall = percent(entry.one_more.attainment), percent(entry.one_more.overall)
         more = f"{entry.one_more.shape}: {own}, all {overall}"
     attainment = "no requests" if entry.attainment is None else percent(entry.attainment)
-    return (entry.model, shortened(where, 3) or "nowhere", attainment, entry.limit, *instead, more)
+    return (entry.model, where or "nowhere", attainment, entry.limit, *instead, more)
 
 
 _COUNTERFACTUALS = {"memory": "everywhere", "deadline": "SLO x2", "capacity": "half the work"}

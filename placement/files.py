@@ -19,7 +19,11 @@ T = TypeVar("T")
 VERSION = 1
 MAX_DOCUMENT_BYTES = 256 * 2**20
 
-_UNITS: dict[type, Callable[[object], object]] = {Seconds: parse_seconds, Bytes: parse_bytes, Share: parse_share}
+_UNITS: dict[type, Callable[[object], object]] = {
+    Seconds: parse_seconds,
+    Bytes: parse_bytes,
+    Share: parse_share,
+}
 
 
 def read_document(path: Path, kind: type[T]) -> T:
@@ -52,13 +56,17 @@ def convert(data: object, kind: type[T], where: str) -> T:
 
 def check_version(version: object, path: Path) -> None:
     if version != VERSION:
-        raise InputError(f"{path}: version {version!r} is not known here; this Penstock reads version {VERSION}")
+        raise InputError(
+            f"{path}: version {version!r} is not known here; this Penstock reads version {VERSION}"
+        )
 
 
 def read_bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
-            raise InputError(f"{path}: larger than {MAX_DOCUMENT_BYTES // 2**20} MiB; is this the right file?")
+            raise InputError(
+                f"{path}: larger than {MAX_DOCUMENT_BYTES // 2**20} MiB; is this the right file?"
+            )
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from error

@@ -31,6 +31,14 @@ from placement.engine_tables import Answers, World
 from placement.first_token import Outlook
 
 
+class OnePass(NamedTuple):
+    """What is noted of one-pass requests."""
+
+    answers: Answers
+    busy: Floats  # [G] stage-seconds
+    batches: Ints  # [1] begun
+
+
 class Floor(NamedTuple):
     """One-pass dispatch and engines on the same groups, and when each group next has something to do."""
 
@@ -40,7 +48,7 @@ class Floor(NamedTuple):
     outlook: Outlook
     wake: Floats  # [G]
     booked: Ints  # [G] admitted one-pass requests that will begin there
-    batches: Ints  # [1] one-pass batches begun
+    done: OnePass
 
 
 @compiled
@@ -72,26 +80,6 @@ def rewake(floor: Floor, group: int, now: float, idle: bool) -> None:
 
 
 @compiled_apart
-def offer_one_pass(floor: Floor, request: int, model: int, now: float, sizes: int, overtake: float) -> None:
-    """A one-pass request under the `deadline` rule."""
-    verdict = offer(floor.tables, floor.state, request, model, now, sizes, overtake)
-    floor.world.answers.status[request] = verdict.status
-    if verdict.dropped != NOBODY:
-        floor.world.answers.status[verdict.dropped] = EXPIRED
-
-
-@compiled_apart
-def bind_one_pass(floor: Floor, request: int, model: int, now: float) -> None:
-    """A one-pass request under the `shortest-queue` rule."""
-    tables, clocks, answers = floor.tables, floor.state.clocks, floor.world.answers
-    replica = shortest_queue(tables, clocks, model)
-    if replica == NOBODY:
-        answers.status[request] = NO_REPLICA
-    elif finish_time(tables, clocks, replica, model, 0, now) <= now + tables.slack[model]:
-        _run_batch(floor, clocks, replica, request, model, 0, now)
-
-
-@compiled_apart
 def book(floor: Floor, now: float) -> float:
     """Count who is booked on each group; returns when the first of them begins."""
     queue = floor.state.queue
@@ -107,38 +95,74 @@ def book(floor: Floor, now: float) -> float:
 
 
 @compiled_apart
-def launch_one_pass(floor: Floor, now: float) -> None:
+def offer_one_pass(
+    tables: Tables,
+    state: State,
+    done: OnePass,
+    request: int,
+    model: int,
+    now: float,
+    sizes: int,
+    overtake: float,
+) -> None:
+    """A one-pass request under the `deadline` rule."""
+    verdict = offer(tables, state, request, model, now, sizes, overtake)
+    done.answers.status[request] = verdict.status
+    if verdict.dropped != NOBODY:
+        done.answers.status[verdict.dropped] = EXPIRED
+
+
+@compiled_apart
+def bind_one_pass(
+    tables: Tables, clocks: Clocks, done: OnePass, request: int, model: int, now: float
+) -> None:
+    """A one-pass request under the `shortest-queue` rule."""
+    replica = shortest_queue(tables, clocks, model)
+    if replica == NOBODY:
+        done.answers.status[request] = NO_REPLICA
+    elif finish_time(tables, clocks, replica, model, 0, now) <= now + tables.slack[model]:
+        _run_batch(tables, clocks, done, replica, request, model, 0, now)
+
+
+@compiled_apart
+def launch_one_pass(tables: Tables, state: State, done: OnePass, now: float) -> None:
     """Begin the one-pass batches whose start has come, noting stage by stage what `launch` will do."""
-    queue, answers = floor.state.queue, floor.world.answers
-    draft = floor.state.draft
-    for group in range(floor.tables.stages.size):
-        draft.awake[group] = floor.state.clocks.awake[group]
-        for s in range(floor.tables.stages[group]):
-            draft.free[group, s] = floor.state.clocks.free[group, s]
+    queue, draft = state.queue, state.draft
+    for group in range(tables.stages.size):
+        draft.awake[group] = state.clocks.awake[group]
+        for s in range(tables.stages[group]):
+            draft.free[group, s] = state.clocks.free[group, s]
     newest = NOBODY
     for row in range(queue.count[0]):
         if queue.start[row] > now:
             continue
-        request = queue.request[row]
+        request, model = queue.request[row], queue.model[row]
         if queue.batch[row] > newest:
             newest = queue.batch[row]
             _run_batch(
-                floor, draft, queue.replica[row], request, queue.model[row], queue.size[row], queue.start[row]
+                tables, draft, done, queue.replica[row], request, model, queue.size[row], queue.start[row]
             )
             continue
         head = row - 1
         while queue.batch[head] != queue.batch[row]:
             head -= 1
-        _copy_answer(answers, queue.request[head], request)
-    launch(floor.tables, floor.state, now)
+        _copy_answer(done.answers, queue.request[head], request)
+    launch(tables, state, now)
 
 
 @compiled
 def _run_batch(
-    floor: Floor, clocks: Clocks, replica: int, request: int, model: int, size: int, now: float
+    tables: Tables,
+    clocks: Clocks,
+    done: OnePass,
+    replica: int,
+    request: int,
+    model: int,
+    size: int,
+    now: float,
 ) -> None:
     """dispatch.occupy, noting for the batch's head when it was where."""
-    tables, answers = floor.tables, floor.world.answers
+    answers = done.answers
     group = tables.replica_group[replica]
     kind, profile = tables.group_class[group], tables.profile[model]
     x = later(now, tables.replica_ready[replica])
@@ -153,14 +177,14 @@ def _run_batch(
         clocks.free[group, s] = x
         answers.stage_start[request, s] = begin
         answers.stage_end[request, s] = x
-        floor.world.busy[group] += x - begin
+        done.busy[group] += x - begin
     answers.status[request] = SERVED
     answers.group[request] = group
-    answers.batch[request] = floor.batches[0]
+    answers.batch[request] = done.batches[0]
     answers.begun[request] = start
     answers.first[request] = x
     answers.finish[request] = x
-    floor.batches[0] += 1
+    done.batches[0] += 1
 
 
 @compiled

@@ -18,7 +18,16 @@ from placement.engine import begin_step, end_step
 from placement.engine_tables import PREEMPTIONS, STEPS, Answers, engines_of, new_world
 from placement.errors import InputError
 from placement.first_token import admission, least_loaded, new_outlook
-from placement.floor import Floor, bind_one_pass, book, has_work, launch_one_pass, offer_one_pass, rewake
+from placement.floor import (
+    Floor,
+    OnePass,
+    bind_one_pass,
+    book,
+    has_work,
+    launch_one_pass,
+    offer_one_pass,
+    rewake,
+)
 from placement.intake import join_back
 from placement.outcome import Outcome
 from placement.plan import Plan
@@ -106,7 +115,7 @@ def serve(
         new_outlook(len(engines.lane_engine)),
         np.full(len(plan.groups), np.inf),
         np.zeros(len(plan.groups), np.int64),
-        np.zeros(1, np.int64),
+        OnePass(world.answers, world.busy, np.zeros(1, np.int64)),
     )
     sizes = max(int(np.searchsorted(tables.batch_size, max_batch, side="right")), 1)
     _serve(workload.arrival, workload.model, floor, sizes, OVERTAKE_SHARE, QUEUE_CAPACITY, early)
@@ -132,7 +141,7 @@ def _serve(
         if group != NOBODY:
             _visit(floor, group, floor.wake[group])
         elif starts <= now and starts < np.inf:
-            launch_one_pass(floor, starts)
+            launch_one_pass(floor.tables, floor.state, floor.done, starts)
             starts = book(floor, starts)
         elif request == arrival.size:
             break
@@ -141,9 +150,9 @@ def _serve(
             if floor.world.engines.generates[m]:
                 _arrive(floor, request, m, now, capacity, early)
             elif early:
-                bind_one_pass(floor, request, m, now)
+                bind_one_pass(floor.tables, floor.state.clocks, floor.done, request, m, now)
             else:
-                offer_one_pass(floor, request, m, now, sizes, overtake)
+                offer_one_pass(floor.tables, floor.state, floor.done, request, m, now, sizes, overtake)
                 starts = book(floor, now)
             request += 1
 

@@ -92,7 +92,8 @@ class Outcome:
             "latency": self._latency(np.ones(len(self.workload), np.bool_)),
             "reasons": self._reasons(np.ones(len(self.workload), np.bool_)),
             "models": {
-                model.name: self._model_summary(index, duration) for index, model in enumerate(self.problem.models)
+                model.name: self._model_summary(index, duration)
+                for index, model in enumerate(self.problem.models)
             },
             "groups": [self._group_summary(index, duration) for index in range(len(self.plan.groups))],
         }
@@ -104,7 +105,7 @@ class Outcome:
             "attainment": _number(self.model_attainment[index]),
             "goodput": float(self.met[rows].sum()) / duration,
             "latency": self._latency(rows),
-            "queue": _spread((self.stage_start[rows, 0] - self.workload.arrival[rows])),
+            "queue": _spread(self.stage_start[rows, 0] - self.workload.arrival[rows]),
             "reasons": self._reasons(rows),
             "replicas": len(self.plan.replicas(self.problem.models[index].name)),
         }

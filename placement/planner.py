@@ -19,17 +19,17 @@ from placement.search.draws import make_draws
 from placement.search.effort import Effort
 from placement.search.ladder import drain_order
 from placement.search.park import park_models
-from placement.search.penstock import search
+from placement.search.penstock import FASTEST, search
 from placement.search.scorer import Scorer
 from placement.simulate import DEFAULT_MAX_BATCH, simulate
 from placement.simulator import Rule
 from placement.tables import Catalogue
+from placement.workload import Workload
 
 Policy = Literal["penstock", "alpaserve", "replication", "round-robin"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 DEFAULT_STEPS = 600
-PARK_DRAWS = 3
 LADDER_RATE = 0.5
 """The ladder is for traffic that has fallen: to this share of what was recorded."""
 
@@ -53,7 +53,7 @@ def make_plan(
     effort = effort or Effort(steps=DEFAULT_STEPS)
     if policy == "penstock":
         plan = _search_cells(space, rule, max_batch, effort, seed, previous, move_cost)
-        plan = park_models(space, plan, make_draws(problem.workload, len(problem.models), PARK_DRAWS, seed), rule, max_batch)
+        plan = park_models(space, plan, _busy_draws(problem, seed), rule, max_batch)
         calm = Scorer(space, [problem.workload.faster(LADDER_RATE)], rule, max_batch)
         plan = msgspec.structs.replace(plan, ladder=drain_order(calm, space.candidate(plan)))
     else:
@@ -82,7 +82,9 @@ def check_feasible(space: Space) -> None:
         return
     index = int(np.argmin(holdable))
     model = space.problem.models[index]
-    least = np.nanmin(np.where(np.isfinite(space.need[:, index]), space.need[:, index], np.nan).max(axis=1), initial=np.inf)
+    least = np.nanmin(
+        np.where(np.isfinite(space.need[:, index]), space.need[:, index], np.nan).max(axis=1), initial=np.inf
+    )
     most = max(space.memory_of_kind.values(), default=0)
     if not np.isfinite(least):
         raise InfeasibleError(
@@ -103,7 +105,13 @@ def _baseline(space: Space, policy: Policy) -> Candidate:
 
 
 def _search_cells(
-    space: Space, rule: Rule, max_batch: int, effort: Effort, seed: int, previous: Plan | None, move_cost: float
+    space: Space,
+    rule: Rule,
+    max_batch: int,
+    effort: Effort,
+    seed: int,
+    previous: Plan | None,
+    move_cost: float,
 ) -> Plan:
     """Our search, cell by cell where the problem is large."""
     cells = split_cells(space.problem, space.demand)
@@ -112,7 +120,9 @@ def _search_cells(
         part = Space(Catalogue(cell.problem)) if len(cells) > 1 else space
         check_feasible(part)
         share = effort.part(len(cells) - number) if len(cells) > 1 else effort
-        candidate = search(part, rule, max_batch, share, seed, _previous_in(cell.problem, previous), move_cost)
+        candidate = search(
+            part, rule, max_batch, share, seed, _previous_in(cell.problem, previous), move_cost
+        )
         groups.extend(part.plan(_without_empty(candidate)).groups)
         if share is not effort:
             effort.taken += share.taken
@@ -125,13 +135,25 @@ def _previous_in(problem: Problem, previous: Plan | None) -> Plan | None:
         return None
     names = {model.name for model in problem.models}
     groups = tuple(
-        msgspec.structs.replace(group, models=tuple(name for name in group.models if name in names), kv_bytes={}, parked=())
+        msgspec.structs.replace(
+            group, models=tuple(name for name in group.models if name in names), kv_bytes={}, parked=()
+        )
         for group in previous.groups
         if all(device in problem.cluster.device_index for device in group.devices)
     )
     return Plan(groups) if groups else None
 
 
+def _busy_draws(problem: Problem, seed: int) -> list[Workload]:
+    """Traffic as recorded and a third faster: where all is served anyway, parking would show no gain."""
+    models = len(problem.models)
+    return make_draws(problem.workload, models, 2, seed) + make_draws(
+        problem.workload, models, 2, seed + 1, FASTEST
+    )
+
+
 def _without_empty(candidate: Candidate) -> Candidate:
     keep = np.flatnonzero(candidate.holds.any(axis=1))
-    return Candidate(tuple(candidate.classes[group] for group in keep), np.ascontiguousarray(candidate.holds[keep]))
+    return Candidate(
+        tuple(candidate.classes[group] for group in keep), np.ascontiguousarray(candidate.holds[keep])
+    )

@@ -55,9 +55,9 @@ class Model:
     @cached_property
     def generates(self) -> bool:
         """Whether requests are answered token by token (else in one pass)."""
-        return all(entry.generation is not None and not entry.stage_latency for entry in self.profile.shapes) or (
-            not math.isfinite(self.slo.end_to_end)
-        )
+        return all(
+            entry.generation is not None and not entry.stage_latency for entry in self.profile.shapes
+        ) or (not math.isfinite(self.slo.end_to_end))
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,9 @@ def read_problem(path: Path, workload: Path | None = None) -> Problem:
         name: convert(profile, Profile, f"{profiles_path}: {name}")
         for name, profile in read_document(profiles_path, dict[str, Any]).items()
     }
-    models = tuple(_model(model, index, profiles, path, profiles_path) for index, model in enumerate(entry.models))
+    models = tuple(
+        _model(model, index, profiles, path, profiles_path) for index, model in enumerate(entry.models)
+    )
     names = [model.name for model in models]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -124,7 +126,9 @@ def _model(
     profile = profiles.get(entry.profile or entry.name)
     if profile is None:
         known = ", ".join(sorted(profiles)[:8])
-        raise InputError(f"{where}: no profile {entry.profile or entry.name!r} in {profiles_path}; it has {known}")
+        raise InputError(
+            f"{where}: no profile {entry.profile or entry.name!r} in {profiles_path}; it has {known}"
+        )
     if not 0 < entry.target <= 1:
         raise InputError(f"{where}: target is {entry.target:g}; it must be above 0 and at most 1")
     if not (math.isfinite(entry.weight) and entry.weight > 0):
@@ -132,7 +136,9 @@ def _model(
     model = Model(entry.name, profile, _slo(entry.slo, where), float(entry.target), entry.weight)
     for shape in profile.shapes:
         if model.generates and shape.generation is None:
-            raise InputError(f"{where}: generates (slo {{ttft, tpot}}), but shape {shape.shape} has no generation costs")
+            raise InputError(
+                f"{where}: generates (slo {{ttft, tpot}}), but shape {shape.shape} has no generation costs"
+            )
         if not model.generates and not shape.stage_latency:
             raise InputError(f"{where}: answers in one pass, but shape {shape.shape} has no stage_latency")
     return model

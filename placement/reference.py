@@ -351,8 +351,8 @@ class _Deadline:
         self, replica: Replica, clock: Clock, deadline: float, waiting: int, now: float, batching: Batching
     ) -> int:
         """Of the sizes that have so many members and are done by the deadline of the first: eager, from the
-        smallest on, each that clears all who wait from an idle group clearly sooner; else the largest up to the
-        cap."""
+        smallest on, each that clears all who wait from an idle group clearly sooner; else the largest up to
+        the cap."""
         fitting = [
             size
             for size in self.world.sizes

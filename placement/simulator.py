@@ -53,7 +53,11 @@ class Records(NamedTuple):
 def new_records(count: int) -> Records:
     nobody = (np.full(count, NOBODY, np.int64) for _ in range(2))
     return Records(
-        np.full(count, REFUSED, np.int8), next(nobody), np.full(count, np.nan), next(nobody), np.zeros(count, np.int64)
+        np.full(count, REFUSED, np.int8),
+        next(nobody),
+        np.full(count, np.nan),
+        next(nobody),
+        np.zeros(count, np.int64),
     )
 
 
@@ -72,7 +76,13 @@ def record_served(tables: Tables, stages: int, workload: Workload, rule: Rule, m
 
 
 def _serve(
-    tables: Tables, stages: int, workload: Workload, rule: Rule, max_batch: int, served: Ints, records: Records | None
+    tables: Tables,
+    stages: int,
+    workload: Workload,
+    rule: Rule,
+    max_batch: int,
+    served: Ints,
+    records: Records | None,
 ) -> None:
     capacity = QUEUE_CAPACITY if rule == "deadline" else 1
     state = new_state(len(tables.stages), stages, len(tables.slack), capacity)
@@ -80,7 +90,9 @@ def _serve(
         serve_shortest_queue(workload.arrival, workload.model, tables, state.clocks, served, records)
     else:
         sizes = max(int(np.searchsorted(tables.batch_size, max_batch, side="right")), 1)
-        serve_deadline(workload.arrival, workload.model, tables, state, sizes, OVERTAKE_SHARE, served, records)
+        serve_deadline(
+            workload.arrival, workload.model, tables, state, sizes, OVERTAKE_SHARE, served, records
+        )
 
 
 @entry_point

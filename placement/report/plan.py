@@ -38,6 +38,8 @@ def write_plan_report(path: Path, problem: Problem, plan: Plan, outcome: Outcome
         page.paragraph(f"The {MOST_MODELS} models with the lowest attainment.")
     page.figure(latencies(outcome))
     page.heading("Work over time", "The share of time that the stages of each group had work.")
+    if any(model.generates for model in problem.models):
+        page.paragraph("A request that generates counts as work from its first step to its last.")
     page.figure(utilisation(outcome), height=min(140 + 24 * len(plan.groups), 1200))
     page.heading("Requests over time", "By when they arrived and what became of them.")
     page.figure(requests_over_time(outcome))

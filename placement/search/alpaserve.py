@@ -48,7 +48,8 @@ def greedy(space: Space, classes: tuple[int, ...], rule: Rule, models: Bools | N
             groups = [
                 group
                 for group in np.argsort(load.busy_s, kind="stable")
-                if not candidate.holds[group, model] and space.has_room(candidate, int(group), int(model), used)
+                if not candidate.holds[group, model]
+                and space.has_room(candidate, int(group), int(model), used)
             ]
             if groups:
                 candidate = candidate.with_replica(int(groups[0]), int(model), True)
@@ -68,14 +69,22 @@ def replication(space: Space, rule: Rule) -> Candidate:
 
 
 def round_robin(space: Space) -> Candidate:
-    """Pipelines of four stages (or the nearest there is), models dealt in turn until memory is full."""
+    """Pipelines of four stages (or the nearest shape that holds most models), models dealt in turn until memory is
+    full."""
     classes: tuple[int, ...] = ()
     for kind in space.kinds:
         shapes = space.catalogue.classes
         useful = useful_classes(space, kind)
         if useful:
-            pipelines = [c for c in useful if shapes[c].shape.tp == 1] or useful
-            nearest = min(pipelines, key=lambda c: (abs(shapes[c].shape.pp - 4), c))
+            nearest = min(
+                useful,
+                key=lambda c: (
+                    -space.fits_alone[c].sum(),
+                    shapes[c].shape.tp,
+                    abs(shapes[c].shape.pp - 4),
+                    c,
+                ),
+            )
             classes += uniform_layout(space, kind, nearest)
     holds = np.zeros((len(classes), len(space.problem.models)), np.bool_)
     candidate = Candidate(classes, holds)
@@ -87,7 +96,8 @@ def round_robin(space: Space) -> Candidate:
         used = space.used(candidate)
         order = [(place + step) % len(classes) for step in range(len(classes))]
         group = next(
-            (g for g in order if not candidate.holds[g, model] and space.has_room(candidate, g, model, used)), None
+            (g for g in order if not candidate.holds[g, model] and space.has_room(candidate, g, model, used)),
+            None,
         )
         if group is None:
             stuck += 1
@@ -102,7 +112,9 @@ def _bucketings(space: Space) -> Iterator[list[Bools]]:
     """All models together; and, where latencies differ much, buckets of similar latency."""
     count = len(space.problem.models)
     yield [np.ones(count, np.bool_)]
-    latency = np.nan_to_num(space.catalogue.device_seconds.min(axis=0)[space.catalogue.profile_of_model], posinf=0.0)
+    latency = np.nan_to_num(
+        space.catalogue.device_seconds.min(axis=0)[space.catalogue.profile_of_model], posinf=0.0
+    )
     order = np.argsort(latency, kind="stable")
     starts = [0]
     for position in range(1, count):

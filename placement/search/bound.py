@@ -44,7 +44,7 @@ def upper_bound(problem: Problem, workload: Workload | None = None, max_batch: i
         missed,
     )
     certain = int(hopeless[workload.model].sum())
-    return 1.0 - (certain + int(missed[0])) / len(workload)
+    return 1.0 - (certain + int(missed[0])) / max(len(workload), 1)
 
 
 def _least(catalogue: Catalogue, max_batch: int) -> tuple[Floats, Floats]:

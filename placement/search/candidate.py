@@ -42,7 +42,8 @@ class Space:
         nodes = self.problem.cluster.nodes
         self.kinds = tuple(dict.fromkeys(entry.kind for entry in catalogue.classes))
         self.memory_of_kind = {
-            kind: min(int(node.memory) for node in nodes if node.kind == kind and node.devices) for kind in self.kinds
+            kind: min(int(node.memory) for node in nodes if node.kind == kind and node.devices)
+            for kind in self.kinds
         }
         self.devices_of_kind = {
             kind: sum(node.devices for node in nodes if node.kind == kind) for kind in self.kinds
@@ -61,12 +62,16 @@ class Space:
 
     def used(self, candidate: Candidate) -> Floats:
         """[groups, stages] bytes per device."""
-        return np.stack(
-            [
-                self.need[kind, row].sum(axis=0) if row.any() else np.zeros(self.need.shape[2])
-                for kind, row in zip(candidate.classes, candidate.holds, strict=True)
-            ]
-        ) if candidate.classes else np.zeros((0, self.need.shape[2]))
+        return (
+            np.stack(
+                [
+                    self.need[kind, row].sum(axis=0) if row.any() else np.zeros(self.need.shape[2])
+                    for kind, row in zip(candidate.classes, candidate.holds, strict=True)
+                ]
+            )
+            if candidate.classes
+            else np.zeros((0, self.need.shape[2]))
+        )
 
     def has_room(self, candidate: Candidate, group: int, model: int, used: Floats) -> bool:
         kind = candidate.classes[group]
@@ -86,7 +91,9 @@ class Space:
             free[device.node].append(index)
         result: list[tuple[int, ...]] = [()] * len(classes)
         spans = [self.catalogue.classes[kind] for kind in classes]
-        order = sorted(range(len(classes)), key=lambda g: (spans[g].span != "node", -spans[g].shape.devices, g))
+        order = sorted(
+            range(len(classes)), key=lambda g: (spans[g].span != "node", -spans[g].shape.devices, g)
+        )
         for group in order:
             entry = spans[group]
             need = entry.shape.devices

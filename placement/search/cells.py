@@ -33,7 +33,7 @@ def split_cells(problem: Problem, demand: Ints | np.ndarray[tuple[int], np.dtype
     nodes = [node for node in problem.cluster.nodes if node.devices]
     count = max(math.ceil(devices / CELL_DEVICES), math.ceil(models / CELL_MODELS))
     count = min(count, len(nodes), models)
-    if count <= 1 or devices <= 2 * CELL_DEVICES and models <= 2 * CELL_MODELS:
+    if count <= 1 or (devices <= 2 * CELL_DEVICES and models <= 2 * CELL_MODELS):
         return [Cell(problem, np.arange(models))]
     dealt = _deal_nodes(nodes, count)
     room = np.array([sum(node.devices for node in part) for part in dealt], np.float64)
@@ -47,13 +47,16 @@ def _deal_nodes(nodes: list[Node], count: int) -> list[list[Node]]:
     for kind in dict.fromkeys(node.kind for node in nodes):
         for node in (node for node in nodes if node.kind == kind):
             emptiest = min(
-                range(count), key=lambda cell: (sum(n.devices for n in parts[cell] if n.kind == kind), len(parts[cell]))
+                range(count),
+                key=lambda cell: (sum(n.devices for n in parts[cell] if n.kind == kind), len(parts[cell])),
             )
             parts[emptiest].append(node)
     return parts
 
 
-def _deal_models(demand: np.ndarray[tuple[int], np.dtype[np.float64]], room: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Ints:
+def _deal_models(
+    demand: np.ndarray[tuple[int], np.dtype[np.float64]], room: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> Ints:
     """[models] -> cell: the most demanding first, each to the cell with the least demand (and models) for its room."""
     owner = np.zeros(len(demand), np.int64)
     load = np.zeros(len(room))

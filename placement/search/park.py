@@ -82,7 +82,8 @@ def _host_room(space: Space, plan: Plan, group: Group) -> float:
     shares = []
     for node in nodes:
         tenants = sum(
-            any(cluster.devices[cluster.device_index[name]].node == node for name in other.devices) for other in plan.groups
+            any(cluster.devices[cluster.device_index[name]].node == node for name in other.devices)
+            for other in plan.groups
         )
         shares.append(float(cluster.nodes[node].host_memory) / max(tenants, 1))
     return min(shares)

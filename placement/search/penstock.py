@@ -37,7 +37,13 @@ SCANNED, STARTED, DONE = 0.35, 0.6, 0.95
 
 
 def search(
-    space: Space, rule: Rule, max_batch: int, effort: Effort, seed: int, previous: Plan | None = None, move_cost: float = 0.0
+    space: Space,
+    rule: Rule,
+    max_batch: int,
+    effort: Effort,
+    seed: int,
+    previous: Plan | None = None,
+    move_cost: float = 0.0,
 ) -> Candidate:
     """The best candidate found; `move_cost` is the attainment a replica must bring to be placed anew."""
     rng = np.random.default_rng(seed)
@@ -58,7 +64,9 @@ def search(
     def worth(candidate: Candidate) -> float:
         return sum(weight * judge.score(candidate).value for judge, weight in judges) - penalty(candidate)
 
-    unique = {candidate.key: candidate for candidate in [*finalists, *starts[:STARTS], *([stay] if stay else [])]}
+    unique = {
+        candidate.key: candidate for candidate in [*finalists, *starts[:STARTS], *([stay] if stay else [])]
+    }
     return max(unique.values(), key=worth)
 
 
@@ -78,7 +86,11 @@ def _starts(
             scorer.score(candidate)
             effort.taken += 1
         found.sort(key=lambda candidate: -scorer.score(candidate).value)
-        if scorer.score(found[0]).attainment < SERVED_ENOUGH or scale * FASTER > FASTEST or effort.spent() > SCANNED:
+        if (
+            scorer.score(found[0]).attainment < SERVED_ENOUGH
+            or scale * FASTER > FASTEST
+            or effort.spent() > SCANNED
+        ):
             return scorer, found
         scale *= FASTER
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from placement.cluster import Cluster
 from placement.files import convert
 from placement.problem import Model, Problem, Slo
@@ -29,3 +33,17 @@ def small_problem(
     own = [*names, *(f"m{number}" for number in range(len(names), models))]
     workload = gamma_workload(dict.fromkeys(own, rate), 2.0, 30.0, seed=7)
     return Problem(cluster, tuple(Model(name, profile, Slo(0.5)) for name in own), workload)
+
+
+def chat_problem() -> Problem:
+    """Two generating models on two devices, ten seconds."""
+    cost = {"fixed": 0.005, "weights": 0.01, "prefill_token": 1e-4, "sequence": 1e-4, "cached_token": 1e-7}
+    generation = {"stages": [cost], "kv_bytes_per_token": [1024]}
+    profile = convert(
+        {"shapes": [{"tp": 1, "pp": 1, "stage_memory": [GIB], "generation": generation}]}, Profile, "small"
+    )
+    cluster = convert({"nodes": [{"name": "n", "devices": 2, "memory": 4 * GIB}]}, Cluster, "small")
+    models = tuple(Model(name, profile, Slo(ttft=0.5, tpot=0.05)) for name in ("chat", "code"))
+    workload = gamma_workload({model.name: 2.0 for model in models}, 1.0, 10.0, seed=3)
+    tokens = np.full(len(workload), 20, np.int32)
+    return Problem(cluster, models, replace(workload, prompt_tokens=tokens, output_tokens=tokens))

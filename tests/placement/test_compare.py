@@ -16,7 +16,7 @@ from placement.errors import InputError
 from placement.planner import POLICIES
 from placement.simulate import simulate
 from placement.vary import gamma_workload, with_cv
-from tests.placement.small import small_problem
+from tests.placement.small import chat_problem, small_problem
 
 ENTRIES = 2 * len(POLICIES) + 1
 STEPS = 5
@@ -118,6 +118,16 @@ def test_a_point_without_any_plan_counts_as_nothing_served():
     assert compared.notes[0] in compared.text()
 
 
+def test_the_bound_is_left_out_where_models_generate_and_that_is_said():
+    policies = ("replication", "clockwork")
+    compared = compare_policies(
+        chat_problem(), policies=policies, rates=(), cvs=(2.0,), slo_scales=(), devices=()
+    )
+    assert {point.policy for point in compared.points} == {"replication"}
+    assert compared.curve("cv", "replication", "deadline")[0].attainment > 0
+    assert compared.notes == ("clockwork is left out: it plans one-pass models only, and 'chat' generates",)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -194,6 +204,20 @@ def test_bisection_closes_in_on_where_attainment_falls(threshold, precision, mor
         assert limit.tried[limit.fails] == 0.5
         assert min(limit.holds, limit.fails) <= threshold <= max(limit.holds, limit.fails)
         assert max(limit.holds / limit.fails, limit.fails / limit.holds) <= 1 + precision
+
+
+@pytest.mark.parametrize("more_is_harder", [True, False])
+def test_a_dip_does_not_end_the_search_where_harder_values_are_tried_too(more_is_harder):
+    def attainment(value):
+        hardness = value if more_is_harder else 10 / value
+        return 1.0 if hardness <= 2.0 or 2.1 <= hardness <= 2.3 else 0.5
+
+    ends = (0.1, 10.0) if more_is_harder else (100.0, 1.0)
+    first = find_limit(attainment, *ends)
+    last = find_limit(attainment, *ends, beyond=(1.1, 1.2, 1.3, 1.4))
+    hardness = [limit.holds if more_is_harder else 10 / limit.holds for limit in (first, last)]
+    assert hardness == pytest.approx([2.0, 2.3], rel=0.02)
+    assert attainment(last.fails) == 0.5
 
 
 def test_bisection_says_when_all_or_nothing_holds():

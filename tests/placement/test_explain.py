@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from placement.example import tiny_problem
 from placement.explain import Explanation, ModelExplanation, explain
+from placement.plan import Group, Plan
 from placement.planner import make_plan
+from placement.problem import Slo
 from placement.search.effort import Effort
 from placement.simulate import simulate
 from placement.simulator import Rule
+from placement.workload import Workload
 from tests.placement.worlds import MIB, World, group, node, shape
 
 
@@ -162,3 +167,21 @@ def test_sixty_models_take_little_time():
     assert time.perf_counter() - started < 6  # 2 s on a machine that does nothing else
     assert sum(entry.missed > 0 for entry in explanation.models) > 50
     assert all(entry.limit != "not examined" for entry in explanation.models)
+
+
+def test_a_model_that_generates():
+    """One device, a step of a tenth of a second, and cache for few requests at once."""
+    problem = tiny_problem(generates=True)
+    tokens = np.full(60, 8, np.int32)
+    crowd = Workload(np.repeat(np.arange(6) * 10.0, 10), np.zeros(60, np.int32), tokens, tokens)
+    problem = replace(
+        problem, models=(replace(problem.models[0], slo=Slo(ttft=1.0, tpot=0.2)),), workload=crowd
+    )
+    plan = Plan((Group(("n/0",), 1, 1, ("m",), kv_bytes={"m": 600}),))
+    outcome = simulate(problem, plan)
+    assert 0 < outcome.attainment < 1
+    entry = explain(problem, plan, outcome, "deadline", 16).models[0]
+    assert set(entry.instead) == {"deadline", "capacity"}
+    assert entry.limit in ("deadline", "capacity")
+    assert entry.one_more is not None
+    assert entry.one_more.attainment > outcome.attainment

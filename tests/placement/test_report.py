@@ -24,7 +24,7 @@ from placement.report.page import MOST_ROWS, Page, percent, seconds
 from placement.report.picture import MOST_DEVICES, plan_picture
 from placement.search.effort import Effort
 from placement.simulate import simulate
-from tests.placement.small import GIB, small_problem
+from tests.placement.small import GIB, chat_problem, small_problem
 from tests.placement.worlds import worlds
 
 HOSTILE = ("</script><b>", '"><img src=x onerror=alert(1)>', "<!--", "&lt;i&gt;", "\u2028'\ud800")
@@ -136,6 +136,16 @@ def test_the_plan_page_says_what_came_of_it(plan_page, hostile):
     refused = outcome.summary()["reasons"].get("refused", 0)
     assert refused > 0
     assert f"all{refused}" in page.text
+
+
+def test_generating_models_have_a_page_too(tmp_path):
+    problem = chat_problem()
+    plan = make_plan(problem, "replication")
+    outcome = simulate(problem, plan)
+    write_plan_report(tmp_path / "chat.html", problem, plan, outcome, COMMAND)
+    page = Reader((tmp_path / "chat.html").read_text())
+    assert "TTFT 500 ms, TPOT 50 ms" in page.text
+    assert np.max(page.figures()["figure-1"]["data"][0]["z"]) > 0
 
 
 def test_the_comparison_page_has_every_curve(comparison_page, comparison):

@@ -60,9 +60,7 @@ def read_case(name: str) -> Case:
     for policy, entry in record["policies"].items():
         entry["plan"].pop("version", None)
         plan = convert(entry["plan"], Plan, f"{folder / 'peer.json'}: {policy}")
-        peers.append(
-            PeerPlan(policy, plan, entry["attainment"], entry["attainment_mean"], entry["search_cpu_s"])
-        )
+        peers.append(PeerPlan(policy, plan, entry["attainment"], entry["attainment_mean"], entry["search_cpu_s"]))
     evals = [read_workload(folder / f"eval{n}.npz", len(problem.models)) for n in range(EVALS)]
     return Case(name, problem, evals, peers, record["traffic"])
 

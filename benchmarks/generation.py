@@ -42,9 +42,7 @@ LLAMA_2_7B = TransformerConfig(layers=32, hidden=4096, heads=32, ffn=11008, voca
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="generated requests, a few seconds")
     tiny = parser.parse_args().tiny
     path = Path(os.environ.get("PENSTOCK_DATA", Path(__file__).parents[2] / "shared")) / TRACE

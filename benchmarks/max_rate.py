@@ -90,9 +90,7 @@ class Contest:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=["c01", "c09"], help="folders under cases/")
     parser.add_argument("--steps", type=int, default=150, help="effort of our search at each value")
     parser.add_argument("--precision", type=float, default=0.02, help="relative; where bisection stops")
@@ -104,9 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         missing = sorted(set(options.cases) - set(case_names()))
         if missing:
-            note(
-                f"no case {missing[0]} in {data_root() / 'cases'}; set PENSTOCK_DATA to the folder of cases/"
-            )
+            note(f"no case {missing[0]} in {data_root() / 'cases'}; set PENSTOCK_DATA to the folder of cases/")
             emit_skipped("max_rate")
             return
         contests = {name: recorded(name) for name in options.cases}

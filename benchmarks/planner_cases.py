@@ -86,16 +86,10 @@ def _score(case: Case, plan: Plan, rule: Rule) -> tuple[float, float]:
 def _summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     missing = [row for row in rows.values() if 1 - row["peer_attainment"] > MISSES_ENOUGH]
     return {
-        "mean_missed_share_cut": round(
-            statistics.mean([row["missed_share_cut"] for row in missing] or [0.0]), 3
-        ),
+        "mean_missed_share_cut": round(statistics.mean([row["missed_share_cut"] for row in missing] or [0.0]), 3),
         "least_gain": round(min(row["ours"] - row["peer_attainment"] for row in rows.values()), 5),
-        "worst_model_lower_in": [
-            n for n, r in rows.items() if r["our_worst_model"] < r["peer_worst_model"] - 1e-4
-        ],
-        "plan_alone_least_gain": round(
-            min(row["plan_alone"] - row["peer_attainment"] for row in rows.values()), 5
-        ),
+        "worst_model_lower_in": [n for n, r in rows.items() if r["our_worst_model"] < r["peer_worst_model"] - 1e-4],
+        "plan_alone_least_gain": round(min(row["plan_alone"] - row["peer_attainment"] for row in rows.values()), 5),
         "plan_alone_mean_gain": round(
             statistics.mean(row["plan_alone"] - row["peer_attainment"] for row in rows.values()), 5
         ),

@@ -35,9 +35,7 @@ ROUNDS = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--tiny", action="store_true", help="a few thousand requests, no cases: a check that it runs"
-    )
+    parser.add_argument("--tiny", action="store_true", help="a few thousand requests, no cases: a check that it runs")
     tiny = parser.parse_args().tiny
     result: dict[str, object] = {"benchmark": "simulator", **_speed(5_000 if tiny else 1_000_000)}
     if not tiny:
@@ -130,8 +128,7 @@ def _world(replicas: int, load: float, requests: int) -> tuple[Problem, Plan]:
         for step in range(replicas):
             held[(n + step * GROUPS // replicas) % GROUPS].append(f"m{n}")
     groups = tuple(
-        Group(tuple(f"n/{g * STAGES + s}" for s in range(STAGES)), 1, STAGES, tuple(held[g]))
-        for g in range(GROUPS)
+        Group(tuple(f"n/{g * STAGES + s}" for s in range(STAGES)), 1, STAGES, tuple(held[g])) for g in range(GROUPS)
     )
     return Problem(cluster, models, workload), Plan(groups)
 

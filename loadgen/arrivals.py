@@ -80,9 +80,7 @@ def whole_ns(times_s: Times, duration_s: float) -> Times:
     return rounded[: np.searchsorted(rounded, duration_s, side="left")]
 
 
-def _renewal(
-    rate_per_s: float, duration_s: float, first: Callable[[], float], gaps: Callable[[int], Times]
-) -> Times:
+def _renewal(rate_per_s: float, duration_s: float, first: Callable[[], float], gaps: Callable[[int], Times]) -> Times:
     """Sum gaps (given in units of the mean gap) from the first one until the duration is reached."""
     rate = checks.rate(rate_per_s)
     duration = checks.duration(duration_s)
@@ -103,8 +101,6 @@ def _renewal(
         clock_ns = float(parts[-1][-1])
         drawn += count
         if drawn > 2 * checks.MAX_REQUESTS + _CHUNK:
-            raise TrafficError(
-                f"cv: this draw holds over {2 * checks.MAX_REQUESTS:,} requests; lower rate or cv"
-            )
+            raise TrafficError(f"cv: this draw holds over {2 * checks.MAX_REQUESTS:,} requests; lower rate or cv")
     times = np.concatenate(parts) / NS_PER_S
     return times[: np.searchsorted(times, duration, side="left")]

@@ -60,9 +60,7 @@ def replay(
         raise TrafficError(f"window: {window:g} s is too short; give at least {duration / _MAX_WINDOWS:g} s")
     if not resample:
         if rate_factor != 1 or cv_factor != 1:
-            raise TrafficError(
-                "resample: false keeps the trace as it is; give rate_scale 1 and cv_scale 1 with it"
-            )
+            raise TrafficError("resample: false keeps the trace as it is; give rate_scale 1 and cv_scale 1 with it")
         kept = int(np.searchsorted(trace_s, duration, side="left"))
         return Replayed(trace_s[:kept].copy(), np.arange(kept))
     checks.not_absurd(rate_factor * trace_s.size, "rate_scale")

@@ -67,9 +67,7 @@ def replay_from_spec(
     return _replay_recorded(spec, recorded, seed, drawn)
 
 
-def _by_model(
-    trace: Mapping[str, object], models: Sequence[str], folder: Path, start_s: float
-) -> list[_Recorded]:
+def _by_model(trace: Mapping[str, object], models: Sequence[str], folder: Path, start_s: float) -> list[_Recorded]:
     checks.known_models(trace, models, "trace")
     recorded = []
     for name in models:
@@ -145,9 +143,7 @@ def _replay_servegen(
         checks.known_models(given, models, "clients")
         ids = {name: checks.whole(given[name], f"clients.{name}", 0, 2**31) for name in given}
     elif len(models) > trace.client_id.size:
-        raise TrafficError(
-            f"trace: has {trace.client_id.size} clients for {len(models)} models; give clients"
-        )
+        raise TrafficError(f"trace: has {trace.client_id.size} clients for {len(models)} models; give clients")
     else:
         ids = {name: int(client) for name, client in zip(models, trace.client_id, strict=False)}
     duration = spec.get("duration", trace.duration_s - start_s)

@@ -48,9 +48,7 @@ class ServeGen:
         """Arrivals of the client with this id in [start, start + duration) of the trace, start being 0."""
         row = np.flatnonzero(self.client_id == client)
         if row.size == 0:
-            raise TrafficError(
-                f"client {client}: not in the trace; give one of its {self.client_id.size} client ids"
-            )
+            raise TrafficError(f"client {client}: not in the trace; give one of its {self.client_id.size} client ids")
         start = checks.within(start_s, "start", 0, self.duration_s)
         duration = checks.duration(duration_s)
         rate_factor = checks.within(rate_scale, "rate_scale", 0, 1e6)
@@ -87,9 +85,7 @@ def read_servegen(path: Path) -> ServeGen:
         )
     window_s = float(start[1] - start[0])
     if window_s <= 0 or not np.allclose(np.diff(start), window_s, rtol=1e-9, atol=0):
-        raise TrafficError(
-            f"{path}: window_start_s is not evenly spaced; give windows of one length, ascending"
-        )
+        raise TrafficError(f"{path}: window_start_s is not evenly spaced; give windows of one length, ascending")
     for name in ("rate", "cv", "dist"):
         if fields[name].shape != (client.size, start.size):
             wanted = f"[client, window] {(client.size, start.size)}"
@@ -115,9 +111,7 @@ def read_servegen_tokens(path: Path) -> dict[int, Independent]:
         for line, row in csv_rows(path, ["client", *columns]):
             client = cell_number(row, "client", path, line)
             if client != int(client) or int(client) in models:
-                raise TrafficError(
-                    f"{path}:{line}: client {client:g} is not a new whole number; give each id once"
-                )
+                raise TrafficError(f"{path}:{line}: client {client:g} is not a new whole number; give each id once")
             values = [cell_number(row, name, path, line) for name in columns]
             half = len(_PERCENTILES)
             probability = tuple(p / 100 for p in _PERCENTILES)

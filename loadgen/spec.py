@@ -65,9 +65,7 @@ class _Model:
 _Process = Callable[[_Model, float, np.random.Generator], Times]
 
 
-def traffic_from_spec(
-    spec: Mapping[str, object], models: Sequence[str], base: Path | None = None
-) -> Arrivals:
+def traffic_from_spec(spec: Mapping[str, object], models: Sequence[str], base: Path | None = None) -> Arrivals:
     """The workload that `spec` describes for `models`. Paths in it are relative to `base`."""
     spec = checks.mapping(spec, "workload")
     _check_names(models)
@@ -87,10 +85,7 @@ def traffic_from_spec(
     checks.not_absurd(sum(model.rate_per_s for model in traffic) * duration, "rates x duration")
     process = _process(kind, spec, models)
     times = [process(model, duration, stream(seed, i)) for i, model in enumerate(traffic)]
-    tokens = [
-        drawn[i].draw(part.size, token_stream(seed, i)) if i in drawn else None
-        for i, part in enumerate(times)
-    ]
+    tokens = [drawn[i].draw(part.size, token_stream(seed, i)) if i in drawn else None for i, part in enumerate(times)]
     return merge(times, tokens)
 
 
@@ -104,9 +99,7 @@ def per_model(value: object, models: Sequence[str], where: str, default: float) 
     checks.known_models(given, models, where)
     missing = [name for name in models if name not in given]
     if missing:
-        raise TrafficError(
-            f"{where}: nothing for model {missing[0]}; give a number for each model, or one for all"
-        )
+        raise TrafficError(f"{where}: nothing for model {missing[0]}; give a number for each model, or one for all")
     return {name: checks.number(number, f"{where}.{name}") for name, number in given.items()}
 
 
@@ -128,9 +121,7 @@ def _models(spec: Mapping[str, object], models: Sequence[str]) -> list[_Model]:
 
 def _cvs(spec: Mapping[str, object], models: Sequence[str]) -> dict[str, float]:
     if "cv" in spec and "burstiness" in spec:
-        raise TrafficError(
-            "cv, burstiness: both name the spread of gaps (burstiness = 1/cv^2); give one of the two"
-        )
+        raise TrafficError("cv, burstiness: both name the spread of gaps (burstiness = 1/cv^2); give one of the two")
     if "burstiness" in spec:
         # burstiness of 1e-6 is a cv of 1000, the largest there is
         shapes = per_model(spec["burstiness"], models, "burstiness", 1.0)
@@ -144,8 +135,7 @@ def _process(kind: str, spec: Mapping[str, object], models: Sequence[str]) -> _P
         form = "bursts" if _is_windowed(spec) else "states"
     draw, parameters = _FORMS[form]
     values = {
-        argument: per_model(spec.get(key), models, key, default)
-        for key, (argument, default) in parameters.items()
+        argument: per_model(spec.get(key), models, key, default) for key, (argument, default) in parameters.items()
     }
 
     def process(model: _Model, duration_s: float, rng: np.random.Generator) -> Times:
@@ -160,9 +150,7 @@ def _is_windowed(spec: Mapping[str, object]) -> bool:
     states = [key for key in ("mean_on", "mean_off") if key in spec]
     windows = [key for key in ("window", "p_on", "pareto", "cap") if key in spec]
     if bool(states) == bool(windows):
-        raise TrafficError(
-            "on_off: give mean_on and mean_off, or window and p_on (with pareto and cap), not both"
-        )
+        raise TrafficError("on_off: give mean_on and mean_off, or window and p_on (with pareto and cap), not both")
     needed = ("mean_on", "mean_off") if states else ("window", "p_on")
     for key in needed:
         if key not in spec:

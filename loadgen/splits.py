@@ -29,7 +29,5 @@ def split(spec: object, total_per_s: float, models: int) -> Times:
     if spec == "uniform":
         return uniform_split(total_per_s, models)
     if not isinstance(spec, Mapping) or list(spec) != ["power_law"]:
-        raise TrafficError(
-            f'split: {checks.shown(spec)} is unknown; give "uniform" or {{"power_law": exponent}}'
-        )
+        raise TrafficError(f'split: {checks.shown(spec)} is unknown; give "uniform" or {{"power_law": exponent}}')
     return power_law_split(total_per_s, models, checks.number(spec["power_law"], "split.power_law"))

@@ -62,19 +62,13 @@ def _token_model(given: Mapping[str, object], folder: Path, where: str) -> Token
         path = checks.path(given["trace"], f"{where}.trace", folder)
         trace = read_requests(path)
         if trace.prompt_tokens is None or trace.output_tokens is None:
-            raise TrafficError(
-                f"{path}: has no token counts to draw from; give a trace of a generating model"
-            )
+            raise TrafficError(f"{path}: has no token counts to draw from; give a trace of a generating model")
         return FromTrace(TokenCounts(trace.prompt_tokens, trace.output_tokens))
     if "servegen" in given:
         path = checks.path(given["servegen"], f"{where}.servegen", folder)
         client = checks.whole(given["client"], f"{where}.client", 0, MOST_TOKENS)
         clients = read_servegen_tokens(path)
         if client not in clients:
-            raise TrafficError(
-                f"{where}.client: {client} is not in {path}; give one of its {len(clients)} clients"
-            )
+            raise TrafficError(f"{where}.client: {client} is not in {path}; give one of its {len(clients)} clients")
         return clients[client]
-    return Independent(
-        lengths(given["prompt"], f"{where}.prompt"), lengths(given["output"], f"{where}.output")
-    )
+    return Independent(lengths(given["prompt"], f"{where}.prompt"), lengths(given["output"], f"{where}.output"))

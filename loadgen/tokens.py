@@ -107,9 +107,7 @@ class FromTrace:
 
     def __post_init__(self) -> None:
         if self.trace.prompt.size == 0 or self.trace.prompt.size != self.trace.output.size:
-            raise TrafficError(
-                "tokens: the trace has no token counts to draw from; give one with both columns"
-            )
+            raise TrafficError("tokens: the trace has no token counts to draw from; give one with both columns")
 
     def draw(self, count: int, rng: np.random.Generator) -> TokenCounts:
         return self.trace.rows(rng.integers(self.trace.prompt.size, size=count))

@@ -32,17 +32,13 @@ def read_azure(path: Path) -> Arrivals:
         for line, row in csv_rows(path, _AZURE_COLUMNS):
             arrival.append(cell_number(row, "arrival_s", path, line))
             if arrival[-1] < (arrival[-2] if len(arrival) > 1 else 0.0):
-                raise TrafficError(
-                    f"{path}:{line}: arrival_s {arrival[-1]:g} goes back; give times ascending from 0"
-                )
+                raise TrafficError(f"{path}:{line}: arrival_s {arrival[-1]:g} goes back; give times ascending from 0")
             prompt.append(_cell_count(row, "input_tokens", path, line))
             output.append(_cell_count(row, "output_tokens", path, line))
     if not arrival:
         raise TrafficError(f"{path}: holds no requests; give at least one row below the header")
     model = np.zeros(len(arrival), dtype=np.int32)
-    return Arrivals(
-        np.array(arrival), model, np.array(prompt, dtype=np.int32), np.array(output, dtype=np.int32)
-    )
+    return Arrivals(np.array(arrival), model, np.array(prompt, dtype=np.int32), np.array(output, dtype=np.int32))
 
 
 def read_workload(path: Path, models: int | None = None) -> Arrivals:
@@ -67,9 +63,7 @@ def read_workload(path: Path, models: int | None = None) -> Arrivals:
     except TrafficError as error:
         raise TrafficError(f"{path}: {error}") from None
     if models is not None and len(workload) and (most := int(workload.model.max())) >= models:
-        raise TrafficError(
-            f"{path}: model {most} does not exist; give indexes below {models}, the number of models"
-        )
+        raise TrafficError(f"{path}: model {most} does not exist; give indexes below {models}, the number of models")
     return workload
 
 
@@ -101,9 +95,7 @@ def cell_number(row: Mapping[str, str | None], name: str, path: Path, line: int)
     return value
 
 
-def npz_fields(
-    path: Path, required: Iterable[str], optional: Iterable[str] = ()
-) -> dict[str, NDArray[np.generic]]:
+def npz_fields(path: Path, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, NDArray[np.generic]]:
     """The named arrays of an .npz; others in it are left alone."""
     with naming(path):
         with path.open("rb") as file:
@@ -114,9 +106,7 @@ def npz_fields(
                 names = [name for name in (*required, *optional) if name in archive.files]
                 fields = {name: archive[name] for name in names}
         except ValueError as error:
-            raise TrafficError(
-                f"{path}: cannot be read as .npz ({_first_line(error)}); give an intact file"
-            ) from None
+            raise TrafficError(f"{path}: cannot be read as .npz ({_first_line(error)}); give an intact file") from None
     for name in required:
         if name not in fields:
             raise TrafficError(f"{path}: no field {name}; give {', '.join(required)}")

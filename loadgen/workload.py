@@ -72,15 +72,11 @@ def _check_column(column: NDArray[np.generic], name: str, dtype: type[np.generic
 def _check_times(times: Times) -> None:
     wrong = np.flatnonzero(~np.isfinite(times) | (times < 0))
     if wrong.size:
-        raise TrafficError(
-            f"arrival[{wrong[0]}]: {times[wrong[0]]} is not a time; give finite seconds from 0"
-        )
+        raise TrafficError(f"arrival[{wrong[0]}]: {times[wrong[0]]} is not a time; give finite seconds from 0")
     back = np.flatnonzero(np.diff(times) < 0)
     if back.size:
         at = int(back[0]) + 1
-        raise TrafficError(
-            f"arrival[{at}]: {times[at]} comes after {times[at - 1]}; give times in ascending order"
-        )
+        raise TrafficError(f"arrival[{at}]: {times[at]} comes after {times[at - 1]}; give times in ascending order")
 
 
 def _check_not_negative(column: NDArray[np.int32], name: str) -> None:

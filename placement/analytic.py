@@ -77,9 +77,7 @@ def analytic_profile(
         except InfeasibleError as error:
             reasons.append(f"{shape}: {error}")
     if not entries:
-        raise InfeasibleError(
-            f"the model takes none of the {len(reasons)} shapes asked for; the first, {reasons[0]}"
-        )
+        raise InfeasibleError(f"the model takes none of the {len(reasons)} shapes asked for; the first, {reasons[0]}")
     return Profile(shapes=tuple(entries))
 
 
@@ -128,9 +126,7 @@ def _shape_profile(world: _World, shape: Shape, span: Span | None) -> ShapeProfi
     )
 
 
-def _generation(
-    world: _World, costs: LayerCosts, cut: Slicing, cut_link: Link, hidden_s: float
-) -> Generation:
+def _generation(world: _World, costs: LayerCosts, cut: Slicing, cut_link: Link, hidden_s: float) -> Generation:
     """Sums of the layers' costs. All-reduce and transfer bytes stand in the max with the weights: a decode
     step that waits for its weights pays only for their latency, since its few vectors are short.
     """

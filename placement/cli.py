@@ -63,9 +63,7 @@ def plan(
     max_batch: MaxBatch = 16,
     devices: Annotated[int | None, typer.Option(min=1, help="Plan for the first so many devices.")] = None,
     steps: Steps = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="10s", help="Time to search for, instead of --steps.")
-    ] = None,
+    budget: Annotated[str | None, typer.Option(metavar="10s", help="Time to search for, instead of --steps.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="plan.json", help="Write the plan.")] = None,
     report: Report = None,
     seed: Seed = 0,
@@ -83,9 +81,7 @@ def plan(
     """Search the best plan for a problem."""
     effort_s = budget_seconds(steps, budget)
     if previous is not None and policy != "penstock":
-        raise InputError(
-            f"--previous: policy {policy!r} starts anew each time; only penstock keeps to a plan"
-        )
+        raise InputError(f"--previous: policy {policy!r} starts anew each time; only penstock keeps to a plan")
     if move_cost and previous is None:
         raise InputError("--move-cost: what moves is told by --previous; give both")
     if not math.isfinite(move_cost):
@@ -200,18 +196,14 @@ def compare(
     steps: Steps = None,
     seed: Seed = 0,
     report: Report = None,
-    png: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Write the curves as a picture.")
-    ] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write the curves as a picture.")] = None,
     json: Json = False,
 ) -> None:
     """Plan by every policy over rate, burstiness, SLO scale and devices, and compare."""
     check_outputs({"--report": report, "--png": png})
     lists = {"rates": rates, "cvs": cvs, "slo_scales": slo_scales}
     asked: dict[str, Any] = {
-        name: numbers(f"--{name.replace('_', '-')}", value)
-        for name, value in lists.items()
-        if value is not None
+        name: numbers(f"--{name.replace('_', '-')}", value) for name, value in lists.items() if value is not None
     }
     if devices is not None:
         asked["devices"] = [whole("--devices", value) for value in numbers("--devices", devices)]

@@ -93,18 +93,14 @@ def check_outputs(outputs: dict[str, Path | None]) -> None:
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
         except OSError as error:
-            raise InputError(
-                f"{option} {path}: cannot be written: {(error.strerror or str(error)).lower()}"
-            ) from error
+            raise InputError(f"{option} {path}: cannot be written: {(error.strerror or str(error)).lower()}") from error
 
 
 def make_folder(option: str, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"{option} {folder}: cannot be made: {(error.strerror or str(error)).lower()}"
-        ) from error
+        raise InputError(f"{option} {folder}: cannot be made: {(error.strerror or str(error)).lower()}") from error
 
 
 def check_problem(problem: Problem, path: Path) -> None:

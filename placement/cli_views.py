@@ -23,9 +23,7 @@ def plan_summary(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     return {
         **fields.pop("planner"),
         **fields,
-        "models": {
-            name: {key: entry[key] for key in ("attainment", "replicas")} for name, entry in models.items()
-        },
+        "models": {name: {key: entry[key] for key in ("attainment", "replicas")} for name, entry in models.items()},
     }
 
 
@@ -55,9 +53,7 @@ def outcome_text(summary: dict[str, Any]) -> str:
         reasons = [f"{count} {reason}" for reason, count in model["reasons"].items() if reason != "served"]
         attainment = "" if model["attainment"] is None else percent(model["attainment"])
         spread = [_seconds(model["latency"][point]) for point in ("p50", "p99")]
-        rows.append(
-            (name, str(model["requests"]), attainment, *spread, str(model["replicas"]), ", ".join(reasons))
-        )
+        rows.append((name, str(model["requests"]), attainment, *spread, str(model["replicas"]), ", ".join(reasons)))
     groups = [("group", "devices", "shape", "models", "requests", "busy")]
     for index, group in enumerate(summary["groups"]):
         shape = "tp{} x pp{}".format(*group["shape"])
@@ -90,9 +86,7 @@ def demo_text(problem: Problem, duration_s: float, comparison: Comparison, save:
         shapes = [str(group.shape) for group in plan.groups]
         kinds = ", ".join(f"{shapes.count(shape)} of {shape}" for shape in dict.fromkeys(shapes))
         worst, least = ours.worst_model
-        rows.append(
-            (name, kinds, percent(ours.attainment), f"{worst}: {percent(least)}", percent(theirs.attainment))
-        )
+        rows.append((name, kinds, percent(ours.attainment), f"{worst}: {percent(least)}", percent(theirs.attainment)))
     intro = (
         f"{len(problem.models)} models on {len(problem.cluster.devices)} devices, "
         f"{len(problem.workload)} requests in {duration_s:g} s, in bursts. Planned on one draw of\n"

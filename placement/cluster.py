@@ -31,9 +31,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if "/" in self.name:
             raise ValueError(f"node name {self.name!r} must not hold a '/': devices are named node/number")
         if self.memory <= 0:
-            raise ValueError(
-                f"node {self.name!r} has no device memory; `memory` is bytes per device, above 0"
-            )
+            raise ValueError(f"node {self.name!r} has no device memory; `memory` is bytes per device, above 0")
         if not 0 < self.load_bandwidth < float("inf"):
             raise ValueError(f"node {self.name!r}: load_bandwidth must be above 0 bytes per second")
 

@@ -198,17 +198,13 @@ class _Contest:
                 continue
             effort = Effort(steps=self.steps)
             try:
-                plan = make_plan(
-                    setting.problem, policy, max_batch=self.max_batch, effort=effort, seed=self.seed
-                )
+                plan = make_plan(setting.problem, policy, max_batch=self.max_batch, effort=effort, seed=self.seed)
             except InfeasibleError as error:
                 self._note(f"{setting.axis} {setting.value:g}: no plan: {error}")
                 points += [_point(setting, policy, rule, _serve_nobody) for rule in RULES]
                 continue
             plans[policy] = plan
-            points += [
-                _point(setting, policy, rule, self._serve(setting.problem, plan, rule)) for rule in RULES
-            ]
+            points += [_point(setting, policy, rule, self._serve(setting.problem, plan, rule)) for rule in RULES]
         if BOUND in self.policies:
             points.append(_point(setting, BOUND, "shortest-queue", self._swap(setting.problem)))
         return points, plans

@@ -111,9 +111,7 @@ class Comparison:
 
     def text(self) -> str:
         """Plain tables for a terminal."""
-        parts = [
-            f"Hardest value that holds {self.at:.4g} attainment\n" + "\n".join(columns(self.limit_rows()))
-        ]
+        parts = [f"Hardest value that holds {self.at:.4g} attainment\n" + "\n".join(columns(self.limit_rows()))]
         parts += [
             f"Attainment by {axis} ({MEANING[axis]})\n" + "\n".join(columns(self.curve_rows(axis)))
             for axis in self.axes

@@ -10,14 +10,14 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., object])
 
 # Counting the references of every array of a tuple at every call cost four times the work itself.
-_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "_nrt": False}
 # What only compiled code calls needs no door for Python; making one takes longer than the function itself.
 _INNER = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
@@ -25,26 +25,29 @@ _INNER = _OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 def compiled(function: F) -> F:
     """Compile a function of scalars, arrays and named tuples of arrays that allocates nothing, inlined where called:
     a call would pass every field of every array of a tuple."""
-    return _once(numba.njit(forceinline=True, **_INNER)(function))
+    return cast(F, _once(numba.njit(forceinline=True, **_INNER)(function)))
 
 
 def compiled_apart(function: F) -> F:
     """Compile the same, but called: for what is large and rarely reached."""
-    return _once(numba.njit(**_INNER)(function))
+    return cast(F, _once(numba.njit(**_INNER)(function)))
 
 
 def entry_point(function: F) -> F:
     """Compile a function that Python calls, and keep the machine code on disk."""
-    return numba.njit(cache=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+    return cast(F, numba.njit(cache=True, **_OPTIONS)(function))
 
 
 def _once(dispatcher: Any) -> Any:
     """Let it not be compiled again for arguments that are literals: type inference asks for that on its way."""
+    if getattr(numba.config, "DISABLE_JIT", False):
+        return dispatcher
     resolve = dispatcher.get_call_template
+    unliteral: Any = numba.types.unliteral
 
     def resolve_plain(args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
-        plain = tuple(numba.types.unliteral(arg) for arg in args)
-        return resolve(plain, {name: numba.types.unliteral(arg) for name, arg in kws.items()})
+        plain = tuple(unliteral(arg) for arg in args)
+        return resolve(plain, {name: unliteral(arg) for name, arg in kws.items()})
 
     dispatcher.get_call_template = resolve_plain
     return dispatcher
@@ -53,10 +56,8 @@ def _once(dispatcher: Any) -> Any:
 def _cache_folder() -> Path:
     home = os.environ.get("PENSTOCK_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     sources = sorted(Path(__file__).parent.rglob("*.py"))
-    digest = hashlib.sha256(
-        b"".join(path.read_bytes() for path in sources if b"compiled" in path.read_bytes())
-    )
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources if b"compiled" in path.read_bytes()))
     return Path(home) / "penstock" / "compiled" / digest.hexdigest()[:16]
 
 
-numba.config.CACHE_DIR = str(_cache_folder())
+setattr(numba.config, "CACHE_DIR", str(_cache_folder()))  # noqa: B010  (numba does not declare it)

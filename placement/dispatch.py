@@ -57,9 +57,9 @@ class Clocks(NamedTuple):
 
 class Queue(NamedTuple):
     """Admitted requests that have not begun, by deadline, each with its place in the schedule. One more than
-    `count[0]` rows may be in use while a newcomer is tried."""
+    `length[0]` rows may be in use while a newcomer is tried."""
 
-    count: Ints  # [1]
+    length: Ints  # [1]
     request: Ints
     model: Ints
     deadline: Floats
@@ -99,12 +99,14 @@ def new_state(groups: int, stages: int, models: int, capacity: int) -> State:
 
     def queue() -> Queue:
         rows = capacity + 1
-        ints = [np.zeros(rows, np.int64) for _ in range(6)]
+        request, model, replica, batch, size, next_alike = (np.zeros(rows, np.int64) for _ in range(6))
         deadline, start = np.zeros(rows), np.zeros(rows)
-        return Queue(np.zeros(1, np.int64), ints[0], ints[1], deadline, ints[2], start, *ints[3:])
+        length = np.zeros(1, np.int64)
+        return Queue(length, request, model, deadline, replica, start, batch, size, next_alike)
 
-    counts = [np.zeros(models, np.int64) for _ in range(3)]
-    return State(clocks(), clocks(), clocks(), queue(), queue(), *counts, np.zeros(4, np.int64))
+    alone, left, last_alike = (np.zeros(models, np.int64) for _ in range(3))
+    totals = np.zeros(4, np.int64)
+    return State(clocks(), clocks(), clocks(), queue(), queue(), alone, left, last_alike, totals)
 
 
 @compiled
@@ -164,10 +166,7 @@ def first_to_finish(tables: Tables, clocks: Clocks, model: int, now: float, dead
     for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
         group, last = tables.replica_group[replica], tables.replica_last[replica]
         # The walk through the stages can only end later than this.
-        if (
-            clocks.free[group, last] + tables.latency[tables.group_class[group], profile, 0, last]
-            >= best_finish
-        ):
+        if clocks.free[group, last] + tables.latency[tables.group_class[group], profile, 0, last] >= best_finish:
             continue
         finish = finish_time(tables, clocks, replica, model, 0, now)
         if finish < best_finish:
@@ -193,12 +192,12 @@ def shortest_queue(tables: Tables, clocks: Clocks, model: int) -> int:
 @compiled
 def launch(tables: Tables, state: State, now: float) -> int:
     """Begin every batch whose start has come. Returns how many requests began: their rows now stand behind the
-    queue's end (from `queue.count[0]` on), in their old order, for the caller to read before the next call."""
+    queue's end (from `queue.length[0]` on), in their old order, for the caller to read before the next call."""
     queue = state.queue
     began = 0
     kept = 0
     newest = NOBODY
-    for row in range(queue.count[0]):
+    for row in range(queue.length[0]):
         if queue.start[row] > now:
             if kept < row:
                 _copy_row(queue, row, queue, kept)
@@ -206,9 +205,7 @@ def launch(tables: Tables, state: State, now: float) -> int:
             continue
         if queue.batch[row] > newest:  # the first row of a batch: heads stand in the order of their batches
             newest = queue.batch[row]
-            occupy(
-                tables, state.clocks, queue.replica[row], queue.model[row], queue.size[row], queue.start[row]
-            )
+            occupy(tables, state.clocks, queue.replica[row], queue.model[row], queue.size[row], queue.start[row])
         _copy_row(queue, row, state.trial, began)
         if queue.size[row] == 0:
             state.alone[queue.model[row]] -= 1
@@ -217,14 +214,12 @@ def launch(tables: Tables, state: State, now: float) -> int:
         began += 1
     for row in range(began):
         _copy_row(state.trial, row, queue, kept + row)
-    queue.count[0] = kept
+    queue.length[0] = kept
     return began
 
 
 @compiled
-def offer(
-    tables: Tables, state: State, request: int, model: int, now: float, sizes: int, overtake: float
-) -> Verdict:
+def offer(tables: Tables, state: State, request: int, model: int, now: float, sizes: int, overtake: float) -> Verdict:
     """A newcomer under the `deadline` rule: admitted if a schedule exists in which it and all who wait finish in
     time; else, if dropping one waiting request that costs more makes room, that one is dropped; else refused.
 
@@ -232,7 +227,7 @@ def offer(
     dropped later. Call `launch` for the same `now` before.
     """
     queue = state.queue
-    count = queue.count[0]
+    count = queue.length[0]
     if tables.first_replica[model] == tables.first_replica[model + 1]:
         return Verdict(NO_REPLICA, NOBODY)
     if count + 1 >= queue.request.size:
@@ -251,7 +246,7 @@ def offer(
                 _write_row(queue, count, request, model, deadline)
                 _place_row(queue, count, replica, start, state.totals[2], 0)
                 state.totals[2] += 1
-                queue.count[0] = count + 1
+                queue.length[0] = count + 1
                 state.alone[model] += 1
                 state.totals[0] += 1
                 return Verdict(SERVED, NOBODY)
@@ -285,7 +280,7 @@ def _place_alone(tables: Tables, state: State, request: int, model: int, deadlin
         _copy_row(state.queue, row, trial, row)
         occupy(tables, state.draft, trial.replica[row], trial.model[row], 0, trial.start[row])
         row += 1
-    for after in range(row, trial.count[0]):
+    for after in range(row, trial.length[0]):
         replica = first_to_finish(tables, state.draft, trial.model[after], now, trial.deadline[after])
         if replica == NOBODY:
             return False
@@ -302,7 +297,7 @@ def build_schedule(tables: Tables, state: State, now: float, cap: int, sizes: in
     """Place the requests of `trial`, by deadline, on the `draft` clocks (which it advances): each on the replica that
     finishes it first, with others of its model in one batch as `cap` says. False once one would miss its deadline."""
     trial, clocks = state.trial, state.draft
-    count = trial.count[0]
+    count = trial.length[0]
     _link_alike(state)
     batches = 0
     for row in range(count):
@@ -330,9 +325,9 @@ def build_schedule(tables: Tables, state: State, now: float, cap: int, sizes: in
 def _link_alike(state: State) -> None:
     """Unplace all rows of `trial`, count those of each model, and link each to the next of its model."""
     trial = state.trial
-    for row in range(trial.count[0]):
+    for row in range(trial.length[0]):
         state.left[trial.model[row]] = 0
-    for row in range(trial.count[0]):
+    for row in range(trial.length[0]):
         model = trial.model[row]
         if state.left[model] > 0:
             trial.next_alike[state.last_alike[model]] = row
@@ -378,7 +373,7 @@ def clear_time(tables: Tables, kind: int, profile: int, size: int, stages: int, 
     for s in range(stages):
         slowest = later(slowest, tables.latency[kind, profile, size, s])
         total += tables.latency[kind, profile, size, s]
-    return total + (rounds - 1) * slowest
+    return float(total + (rounds - 1) * slowest)
 
 
 @compiled_apart
@@ -397,24 +392,24 @@ def _adopt(tables: Tables, state: State) -> None:
     """Make the tried schedule the one that holds."""
     queue, trial = state.queue, state.trial
     state.totals[3] = 0
-    for row in range(queue.count[0]):
+    for row in range(queue.length[0]):
         state.alone[queue.model[row]] = 0
-    for row in range(trial.count[0]):
+    for row in range(trial.length[0]):
         state.alone[trial.model[row]] = 0
-    for row in range(trial.count[0]):
+    for row in range(trial.length[0]):
         _copy_row(trial, row, queue, row)
         if trial.size[row] == 0:
             state.alone[trial.model[row]] += 1
         else:
             state.totals[3] += 1
-    queue.count[0] = state.totals[2] = trial.count[0]
+    queue.length[0] = state.totals[2] = trial.length[0]
     _copy_clocks(tables, state.draft, state.tail)
 
 
 @compiled
 def _insert(queue: Queue, trial: Queue, request: int, model: int, deadline: float) -> None:
     """The queue with the newcomer at its place by deadline (behind equals), into `trial`."""
-    count = queue.count[0]
+    count = queue.length[0]
     place = count
     while place > 0 and queue.deadline[place - 1] > deadline:
         place -= 1
@@ -423,7 +418,7 @@ def _insert(queue: Queue, trial: Queue, request: int, model: int, deadline: floa
     _write_row(trial, place, request, model, deadline)
     for row in range(place, count):
         _write_row(trial, row + 1, queue.request[row], queue.model[row], queue.deadline[row])
-    trial.count[0] = count + 1
+    trial.length[0] = count + 1
 
 
 @compiled
@@ -432,17 +427,17 @@ def _drop_costliest(tables: Tables, state: State, request: int, model: int) -> i
     trial = state.trial
     worst = NOBODY
     worst_cost = tables.cost[model]
-    for row in range(trial.count[0]):
+    for row in range(trial.length[0]):
         if trial.request[row] != request and tables.cost[trial.model[row]] > worst_cost:
             worst_cost = tables.cost[trial.model[row]]
             worst = row
     if worst == NOBODY:
         return NOBODY
     dropped = trial.request[worst]
-    for row in range(worst, trial.count[0] - 1):
+    for row in range(worst, trial.length[0] - 1):
         _copy_row(trial, row + 1, trial, row)
-    trial.count[0] -= 1
-    return dropped
+    trial.length[0] -= 1
+    return int(dropped)
 
 
 @compiled

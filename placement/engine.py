@@ -159,9 +159,7 @@ def _settle(world: World, lane: int) -> None:
         if row >= decoding:
             if sequences.made[request] == 0:
                 answers.first[request] = lanes.end[lane]
-                learn_wait(
-                    world, world.engines.model[world.engines.lane_engine[lane]], request, lanes.end[lane]
-                )
+                learn_wait(world, world.engines.model[world.engines.lane_engine[lane]], request, lanes.end[lane])
             sequences.made[request] += 1
             sequences.joined[request] = steps
             sequences.ends[request] = steps + sequences.output[request] - sequences.made[request]
@@ -224,10 +222,7 @@ def make_room(world: World, lane: int) -> None:
     lanes, sequences = world.lanes, world.sequences
     engine = world.engines.lane_engine[lane]
     line = world.engines.line[engine]
-    while (
-        lanes.decoding[lane] > 0
-        and world.used[engine] + lanes.decoding[lane] > world.engines.capacity[engine]
-    ):
+    while lanes.decoding[lane] > 0 and world.used[engine] + lanes.decoding[lane] > world.engines.capacity[engine]:
         alone = world.running[engine] == 1
         request = lanes.prefilling[lane]
         if request != NOBODY:

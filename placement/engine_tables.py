@@ -143,9 +143,7 @@ def engines_of(plan: Plan, catalogue: Catalogue, early: bool) -> Engines:
     for e, (g, m) in enumerate(found):
         entry = catalogue.entries[catalogue.class_of(plan.groups[g])][catalogue.profile_of_model[m]]
         if entry is None or entry.generation is None:
-            raise InputError(
-                f"groups[{g}]: {models[m].name!r} has no generation costs for {plan.groups[g].shape}"
-            )
+            raise InputError(f"groups[{g}]: {models[m].name!r} has no generation costs for {plan.groups[g].shape}")
         for s, step in enumerate(entry.generation.stages):
             cost[e, s] = msgspec.structs.astuple(step)
         kv_bytes = plan.groups[g].kv_bytes.get(models[m].name, 0)
@@ -227,9 +225,7 @@ def new_world(engines: Engines, clocks: Clocks, workload: Workload, step_tokens:
         clocks=clocks,
         used=ints(len(engines.capacity)),
         running=ints(len(engines.capacity)),
-        learned=Learned(
-            np.zeros(models), np.zeros(models), np.zeros(models), np.zeros(models), np.ones(models)
-        ),
+        learned=Learned(np.zeros(models), np.zeros(models), np.zeros(models), np.zeros(models), np.ones(models)),
         busy=np.zeros(len(clocks.awake)),
         totals=ints(3),
         step_tokens=step_tokens,

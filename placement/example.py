@@ -65,9 +65,7 @@ def example_problem(seed: int = 0) -> Problem:
     """The problem with one draw of its traffic; another seed is another draw."""
     profiles = _profiles()
     models = tuple(
-        Model(name, profiles[size.name], Slo(_slo_s(profiles[size.name])))
-        for size in SIZES
-        for name in _names(size)
+        Model(name, profiles[size.name], Slo(_slo_s(profiles[size.name]))) for size in SIZES for name in _names(size)
     )
     traffic = traffic_from_spec(_traffic(seed), [model.name for model in models])
     return Problem(_cluster(), models, Workload(traffic.arrival, traffic.model), OVERHEAD_S)

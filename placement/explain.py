@@ -214,9 +214,7 @@ class _Trials:
             self._extended[key] = self._with_group(c, key[1])
         attainment = self._extended[key]
         names = tuple(self.problem.models[other].name for other in held)
-        return OneMore(
-            entry.shape.devices, entry.shape, entry.kind, names, float(attainment[m]), float(attainment[-1])
-        )
+        return OneMore(entry.shape.devices, entry.shape, entry.kind, names, float(attainment[m]), float(attainment[-1]))
 
     def _with_group(self, c: int, held: tuple[int, ...]) -> Floats:
         entry = self.catalogue.classes[c]
@@ -237,10 +235,7 @@ class _Trials:
         groups = list(self.plan.groups)
         for g, group in enumerate(groups):
             c = self.catalogue.class_of(group)
-            if (
-                name not in group.models
-                and self.catalogue.entries[c][self.catalogue.profile_of_model[m]] is not None
-            ):
+            if name not in group.models and self.catalogue.entries[c][self.catalogue.profile_of_model[m]] is not None:
                 groups[g] = self._filled(group, c, (m,))
         if all(new is old for new, old in zip(groups, self.plan.groups, strict=True)):
             return None

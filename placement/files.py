@@ -56,17 +56,13 @@ def convert(data: object, kind: type[T], where: str) -> T:
 
 def check_version(version: object, path: Path) -> None:
     if version != VERSION:
-        raise InputError(
-            f"{path}: version {version!r} is not known here; this Penstock reads version {VERSION}"
-        )
+        raise InputError(f"{path}: version {version!r} is not known here; this Penstock reads version {VERSION}")
 
 
 def read_bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
-            raise InputError(
-                f"{path}: larger than {MAX_DOCUMENT_BYTES // 2**20} MiB; is this the right file?"
-            )
+            raise InputError(f"{path}: larger than {MAX_DOCUMENT_BYTES // 2**20} MiB; is this the right file?")
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from error
@@ -101,19 +97,14 @@ def _umask() -> int:
 
 
 def _from_plain(kind: type, value: object) -> object:
-    if kind in _UNITS:
-        return _UNITS[kind](value)
-    from_plain = getattr(kind, "from_plain", None)
-    if from_plain is None:
+    if kind not in _UNITS:
         raise NotImplementedError(kind)
-    return from_plain(value)
+    return _UNITS[kind](value)
 
 
 def _to_plain(value: object) -> object:
-    for kind, plain in ((float, float), (int, int)):
-        if isinstance(value, kind):
-            return plain(value)  # type: ignore[arg-type]
-    to_plain = getattr(value, "to_plain", None)
-    if to_plain is None:
-        raise NotImplementedError(type(value))
-    return to_plain()
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, int):
+        return int(value)
+    raise NotImplementedError(type(value))

@@ -86,9 +86,7 @@ def _look_out(world: World, outlook: Outlook, clocks: Clocks, model: int, now: f
             seconds = others
             for s in range(engines.stages[engine]):
                 seconds += step_s(engines, engine, s, chunk, sequences, context * chunk, lanes.cached[lane])
-            open_at = later(
-                later(now, clocks.free[group, 0]), lanes.end[lane] if lanes.in_flight[lane] else now
-            )
+            open_at = later(later(now, clocks.free[group, 0]), lanes.end[lane] if lanes.in_flight[lane] else now)
             current = lanes.prefilling[lane]
             if current != NOBODY and chunk > 0:
                 left = world.sequences.held[current] - world.sequences.done[current]
@@ -182,9 +180,7 @@ def _useful_capacity(world: World, engine: int, sequence_tokens: float) -> float
     least = np.inf
     for s in range(engines.stages[engine]):
         free = share - cost[engine, s, FIXED]
-        by_compute = free / (
-            cost[engine, s, SEQUENCE] / sequence_tokens + cost[engine, s, CACHED_TOKEN] + 1e-30
-        )
+        by_compute = free / (cost[engine, s, SEQUENCE] / sequence_tokens + cost[engine, s, CACHED_TOKEN] + 1e-30)
         by_weights = (free - cost[engine, s, WEIGHTS]) / (cost[engine, s, CACHED_TOKEN] + 1e-30)
         least = by_compute if by_compute < least else least
         least = by_weights if by_weights < least else least

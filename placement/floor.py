@@ -86,7 +86,7 @@ def book(floor: Floor, now: float) -> float:
     for group in range(floor.booked.size):
         floor.booked[group] = 0
     starts = np.inf
-    for row in range(queue.count[0]):
+    for row in range(queue.length[0]):
         floor.booked[floor.tables.replica_group[queue.replica[row]]] += 1
         starts = queue.start[row] if queue.start[row] < starts else starts
     for group in range(floor.booked.size):
@@ -113,9 +113,7 @@ def offer_one_pass(
 
 
 @compiled_apart
-def bind_one_pass(
-    tables: Tables, clocks: Clocks, done: OnePass, request: int, model: int, now: float
-) -> None:
+def bind_one_pass(tables: Tables, clocks: Clocks, done: OnePass, request: int, model: int, now: float) -> None:
     """A one-pass request under the `shortest-queue` rule."""
     replica = shortest_queue(tables, clocks, model)
     if replica == NOBODY:
@@ -133,15 +131,13 @@ def launch_one_pass(tables: Tables, state: State, done: OnePass, now: float) -> 
         for s in range(tables.stages[group]):
             draft.free[group, s] = state.clocks.free[group, s]
     newest = NOBODY
-    for row in range(queue.count[0]):
+    for row in range(queue.length[0]):
         if queue.start[row] > now:
             continue
         request, model = queue.request[row], queue.model[row]
         if queue.batch[row] > newest:
             newest = queue.batch[row]
-            _run_batch(
-                tables, draft, done, queue.replica[row], request, model, queue.size[row], queue.start[row]
-            )
+            _run_batch(tables, draft, done, queue.replica[row], request, model, queue.size[row], queue.start[row])
             continue
         head = row - 1
         while queue.batch[head] != queue.batch[row]:

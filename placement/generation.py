@@ -63,15 +63,11 @@ def simulate_generation(
     answers = served.answers
     stages = max((group.pp for group in plan.groups), default=1)
     ended = answers.status == SERVED
-    first, finish = (
-        np.where(ended, times + problem.overhead, np.nan) for times in (answers.first, answers.finish)
-    )
+    first, finish = (np.where(ended, times + problem.overhead, np.nan) for times in (answers.first, answers.finish))
     busy = served.busy_s / np.array([group.pp for group in plan.groups], np.float64)
     start, end = answers.stage_start[:, :stages], answers.stage_end[:, :stages]
     batch = _number_batches(answers)
-    return Outcome(
-        problem, plan, workload, answers.status, answers.group, batch, first, finish, start, end, busy
-    )
+    return Outcome(problem, plan, workload, answers.status, answers.group, batch, first, finish, start, end, busy)
 
 
 def count_met(
@@ -167,9 +163,7 @@ def _first_awake(floor: Floor, before: float) -> int:
         if floor.wake[group] < earliest:
             earliest = floor.wake[group]
             best = group
-        elif (
-            best != NOBODY and floor.wake[group] == earliest and _tokens(floor, group) < _tokens(floor, best)
-        ):
+        elif best != NOBODY and floor.wake[group] == earliest and _tokens(floor, group) < _tokens(floor, best):
             best = group
     return best
 
@@ -204,11 +198,7 @@ def _visit(floor: Floor, group: int, now: float) -> None:
             best = NOBODY
             for lane in range(begin, end):
                 untried = lanes.end[lane] > waited or (lanes.end[lane] == waited and lane > tried)
-                if (
-                    untried
-                    and has_work(world, lane)
-                    and (best == NOBODY or lanes.end[lane] < lanes.end[best])
-                ):
+                if untried and has_work(world, lane) and (best == NOBODY or lanes.end[lane] < lanes.end[best]):
                     best = lane
             if best == NOBODY:
                 break
@@ -217,7 +207,7 @@ def _visit(floor: Floor, group: int, now: float) -> None:
             began = begin_step(world, best, now)
             if began:
                 break
-        if began and floor.state.queue.count[0] > 0:  # what is offered next sees the step
+        if began and floor.state.queue.length[0] > 0:  # what is offered next sees the step
             for s in range(floor.tables.stages[group]):
                 floor.state.tail.free[group, s] = world.clocks.free[group, s]
         if world.totals[PREEMPTIONS] > preempted:
@@ -242,7 +232,7 @@ def _arrive(floor: Floor, request: int, model: int, now: float, capacity: int, e
             return
         line = engines.line[engine]
     else:
-        clocks = state.tail if state.queue.count[0] > 0 else state.clocks
+        clocks = state.tail if state.queue.length[0] > 0 else state.clocks
         status = admission(world, floor.outlook, clocks, request, model, now, capacity)
         world.answers.status[request] = status
         if status != SERVED:

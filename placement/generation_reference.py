@@ -193,9 +193,7 @@ class Reference:
         self.run_step(lane, now, engine.step_s(prefill, decoding, context, cached))
         return True
 
-    def step_end(
-        self, lane: Lane, now: float, prefill: int, decoding: int, context: int, cached: int
-    ) -> float:
+    def step_end(self, lane: Lane, now: float, prefill: int, decoding: int, context: int, cached: int) -> float:
         clock, x = self.clocks[lane.engine.group], now
         for stage, seconds in enumerate(lane.engine.step_s(prefill, decoding, context, cached)):
             x = max(x, clock.free[stage]) + seconds
@@ -327,9 +325,7 @@ class Reference:
         if len(line) >= 4096:
             sequence.status = "queue-full"
         elif fitting:
-            view = Outlook(
-                engines, self.engines, [self.free_at(engine.group) for engine in engines], self.step_tokens
-            )
+            view = Outlook(engines, self.engines, [self.free_at(engine.group) for engine in engines], self.step_tokens)
             wait = view.wait(sequence.prompt, now)
             if wait > lone:
                 wait = lone + (wait - lone) * model.stretch

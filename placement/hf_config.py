@@ -22,13 +22,9 @@ def hf_fields(data: Mapping[str, Any], where: str = "config.json") -> dict[str, 
         raise InputError(f"{where}: not a JSON object")
     kind = data.get("model_type")
     if kind not in KNOWN_TYPES:
-        raise InputError(
-            f"{where}: model_type {kind!r} is not known here; known are {', '.join(KNOWN_TYPES)}"
-        )
+        raise InputError(f"{where}: model_type {kind!r} is not known here; known are {', '.join(KNOWN_TYPES)}")
     if data.get("quantization_config"):
-        raise InputError(
-            f"{where}: quantization_config: quantised weights are not modelled; remove it and set dtype"
-        )
+        raise InputError(f"{where}: quantization_config: quantised weights are not modelled; remove it and set dtype")
     keys = _Keys(data, where)
     if kind == "gpt2":
         return _gpt2(keys)
@@ -93,9 +89,7 @@ def _llama_like(keys: _Keys) -> dict[str, object]:
 
 def _qwen3_moe(keys: _Keys) -> dict[str, object]:
     if keys.data.get("mlp_only_layers"):
-        raise InputError(
-            f"{keys.where}: `mlp_only_layers` is not modelled; only an even decoder_sparse_step is"
-        )
+        raise InputError(f"{keys.where}: `mlp_only_layers` is not modelled; only an even decoder_sparse_step is")
     return {
         "experts": keys.count("num_experts"),
         "top_k": keys.count("num_experts_per_tok"),

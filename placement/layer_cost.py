@@ -62,9 +62,7 @@ class LayerCosts:
         return self.fixed_s + np.maximum(self.weights_s(tokens), compute) + self.pair_s * pairs
 
 
-def layer_costs(
-    config: TransformerConfig, kind: DeviceKind, tp: int, link: Link, *, head_copy: bool
-) -> LayerCosts:
+def layer_costs(config: TransformerConfig, kind: DeviceKind, tp: int, link: Link, *, head_copy: bool) -> LayerCosts:
     """The costs with tp devices joined by `link`; head_copy: the head stands on another device than the
     embedding, so tied weights are there twice.
     """

@@ -74,7 +74,8 @@ class Outcome:
         models = len(self.problem.models)
         counts = self.workload.counts(models)
         met = np.bincount(self.workload.model, weights=self.met, minlength=models)
-        return np.divide(met, counts, out=np.full(models, np.nan), where=counts > 0)
+        share: Floats = np.divide(met, counts, out=np.full(models, np.nan), where=counts > 0)
+        return share
 
     @property
     def worst_model(self) -> tuple[str, float]:
@@ -92,8 +93,7 @@ class Outcome:
             "latency": self._latency(np.ones(len(self.workload), np.bool_)),
             "reasons": self._reasons(np.ones(len(self.workload), np.bool_)),
             "models": {
-                model.name: self._model_summary(index, duration)
-                for index, model in enumerate(self.problem.models)
+                model.name: self._model_summary(index, duration) for index, model in enumerate(self.problem.models)
             },
             "groups": [self._group_summary(index, duration) for index in range(len(self.plan.groups))],
         }
@@ -159,9 +159,8 @@ def _spread(values: Floats) -> dict[str, float | None]:
     if not len(values):
         return {"mean": None, **{f"p{share}": None for share in PERCENTILES}}
     points = np.percentile(values, PERCENTILES)
-    return {"mean": float(values.mean())} | {
-        f"p{share}": float(point) for share, point in zip(PERCENTILES, points, strict=True)
-    }
+    spread: dict[str, float | None] = {"mean": float(values.mean())}
+    return spread | {f"p{share}": float(point) for share, point in zip(PERCENTILES, points, strict=True)}
 
 
 def _number(value: float) -> float | None:

@@ -29,9 +29,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     def __post_init__(self) -> None:
         if len(self.devices) != self.tp * self.pp:
-            raise ValueError(
-                f"{len(self.devices)} devices for shape {self.shape}; {self.tp * self.pp} are needed"
-            )
+            raise ValueError(f"{len(self.devices)} devices for shape {self.shape}; {self.tp * self.pp} are needed")
         for what, names in (("device", self.devices), ("model", self.models + self.parked)):
             if len(set(names)) < len(names):
                 raise ValueError(f"the same {what} stands twice in one group: {sorted(names)}")
@@ -123,9 +121,7 @@ def _check_memory(group: Group, problem: Problem, place: str) -> None:
         entry = replica_profile(group, model, problem)
         if entry is None:
             kind, span = group_kind(group, problem), group_span(group, problem)
-            raise InputError(
-                f"{place}: {model!r} has no profile for shape {group.shape} (kind {kind}, span {span})"
-            )
+            raise InputError(f"{place}: {model!r} has no profile for shape {group.shape} (kind {kind}, span {span})")
         profiles[model] = entry
     for stage in range(group.pp):
         need = sum(int(profiles[model].stage_memory[stage]) for model in group.models)

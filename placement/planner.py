@@ -120,9 +120,7 @@ def _search_cells(
         part = Space(Catalogue(cell.problem)) if len(cells) > 1 else space
         check_feasible(part)
         share = effort.part(len(cells) - number) if len(cells) > 1 else effort
-        candidate = search(
-            part, rule, max_batch, share, seed, _previous_in(cell.problem, previous), move_cost
-        )
+        candidate = search(part, rule, max_batch, share, seed, _previous_in(cell.problem, previous), move_cost)
         groups.extend(part.plan(_without_empty(candidate)).groups)
         if share is not effort:
             effort.taken += share.taken
@@ -147,13 +145,9 @@ def _previous_in(problem: Problem, previous: Plan | None) -> Plan | None:
 def _busy_draws(problem: Problem, seed: int) -> list[Workload]:
     """Traffic as recorded and a third faster: where all is served anyway, parking would show no gain."""
     models = len(problem.models)
-    return make_draws(problem.workload, models, 2, seed) + make_draws(
-        problem.workload, models, 2, seed + 1, FASTEST
-    )
+    return make_draws(problem.workload, models, 2, seed) + make_draws(problem.workload, models, 2, seed + 1, FASTEST)
 
 
 def _without_empty(candidate: Candidate) -> Candidate:
     keep = np.flatnonzero(candidate.holds.any(axis=1))
-    return Candidate(
-        tuple(candidate.classes[group] for group in keep), np.ascontiguousarray(candidate.holds[keep])
-    )
+    return Candidate(tuple(candidate.classes[group] for group in keep), np.ascontiguousarray(candidate.holds[keep]))

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from loadgen import TrafficError, traffic_from_spec
 from placement.cluster import Cluster
@@ -55,9 +56,9 @@ class Model:
     @cached_property
     def generates(self) -> bool:
         """Whether requests are answered token by token (else in one pass)."""
-        return all(
-            entry.generation is not None and not entry.stage_latency for entry in self.profile.shapes
-        ) or (not math.isfinite(self.slo.end_to_end))
+        return all(entry.generation is not None and not entry.stage_latency for entry in self.profile.shapes) or (
+            not math.isfinite(self.slo.end_to_end)
+        )
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ def read_problem(path: Path, workload: Path | None = None) -> Problem:
         name: convert(profile, Profile, f"{profiles_path}: {name}")
         for name, profile in read_document(profiles_path, dict[str, Any]).items()
     }
-    models = tuple(
-        _model(model, index, profiles, path, profiles_path) for index, model in enumerate(entry.models)
-    )
+    models = tuple(_model(model, index, profiles, path, profiles_path) for index, model in enumerate(entry.models))
     names = [model.name for model in models]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -119,16 +118,12 @@ def read_problem(path: Path, workload: Path | None = None) -> Problem:
     return Problem(entry.cluster, models, arrivals, float(entry.overhead), entry.objective)
 
 
-def _model(
-    entry: _ModelEntry, index: int, profiles: dict[str, Profile], path: Path, profiles_path: Path
-) -> Model:
+def _model(entry: _ModelEntry, index: int, profiles: dict[str, Profile], path: Path, profiles_path: Path) -> Model:
     where = f"{path}: models[{index}] ({entry.name})"
     profile = profiles.get(entry.profile or entry.name)
     if profile is None:
         known = ", ".join(sorted(profiles)[:8])
-        raise InputError(
-            f"{where}: no profile {entry.profile or entry.name!r} in {profiles_path}; it has {known}"
-        )
+        raise InputError(f"{where}: no profile {entry.profile or entry.name!r} in {profiles_path}; it has {known}")
     if not 0 < entry.target <= 1:
         raise InputError(f"{where}: target is {entry.target:g}; it must be above 0 and at most 1")
     if not (math.isfinite(entry.weight) and entry.weight > 0):
@@ -164,7 +159,7 @@ def _workload(entry: _ProblemFile, names: list[str], path: Path) -> Workload:
         traffic = traffic_from_spec(entry.workload, names, path.parent)
     except TrafficError as error:
         raise InputError(f"{path}: workload: {error}") from error
-    fields = {"arrival": traffic.arrival, "model": traffic.model}
+    fields: dict[str, NDArray[Any]] = {"arrival": traffic.arrival, "model": traffic.model}
     if traffic.prompt_tokens is not None and traffic.output_tokens is not None:
         fields |= {"prompt_tokens": traffic.prompt_tokens, "output_tokens": traffic.output_tokens}
     return check_workload(fields, len(names), f"{path}: workload")

@@ -118,9 +118,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         keys = [(*entry.shape, entry.kind, entry.span) for entry in self.shapes]
         for key in keys:
             if keys.count(key) > 1:
-                raise ValueError(
-                    f"shape {Shape(key[0], key[1])} (kind {key[2]}, span {key[3]}) is given twice"
-                )
+                raise ValueError(f"shape {Shape(key[0], key[1])} (kind {key[2]}, span {key[3]}) is given twice")
 
     def find(self, shape: Shape, kind: str, span: str) -> ShapeProfile | None:
         """The entry for this shape on this device kind and span; an exact one before one for any."""
@@ -134,6 +132,4 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _check_cost(what: str, value: float, *, zero: bool) -> None:
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise ValueError(
-            f"{what} is {value}; it must be a finite number {'of 0 or more' if zero else 'above 0'}"
-        )
+        raise ValueError(f"{what} is {value}; it must be a finite number {'of 0 or more' if zero else 'above 0'}")

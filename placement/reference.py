@@ -176,9 +176,7 @@ def run(replica: Replica, clock: Clock, size: int, now: float) -> StageTimes:
     model first wakes: each stage's weights come as soon as the batch has begun and the stage is free."""
     start = begin(replica, clock, now)
     if replica.wake is not None and clock.awake != replica.model:
-        clock.free = [
-            max(start, free) + load_s for free, load_s in zip(clock.free, replica.wake, strict=True)
-        ]
+        clock.free = [max(start, free) + load_s for free, load_s in zip(clock.free, replica.wake, strict=True)]
         clock.awake = replica.model
     done = max(now, replica.ready)
     times = []
@@ -202,9 +200,7 @@ def _serve_shortest_queue(world: World, clocks: list[Clock], workload: Workload)
         if not world.replicas[model]:
             fates.append(Fate("no-replica"))
             continue
-        chosen = min(
-            world.replicas[model], key=lambda replica: max(clocks[replica.group].free[-1], replica.ready)
-        )
+        chosen = min(world.replicas[model], key=lambda replica: max(clocks[replica.group].free[-1], replica.ready))
         clock = clocks[chosen.group]
         if finish(chosen, clock, 1, arrival) > arrival + world.slack[model]:
             fates.append(Fate("refused"))
@@ -277,9 +273,7 @@ class _Deadline:
         """Those due before the newcomer keep their places; it and those due after it are placed anew, each
         alone. Not if enough of its model wait alone to make a batch, nor if that would break up a batch or
         make one late."""
-        alone = sum(
-            len(batch.members) == 1 and batch.replica.model == newcomer.model for batch in self.schedule
-        )
+        alone = sum(len(batch.members) == 1 and batch.replica.model == newcomer.model for batch in self.schedule)
         if len(self.world.sizes) > 1 and alone + 1 >= self.world.batch_from[newcomer.model]:
             return False
         after = [other for other in waiting if other.deadline > newcomer.deadline]
@@ -302,9 +296,7 @@ class _Deadline:
     def overtake_one(self, everybody: list[Waiting], newcomer: Waiting, now: float) -> list[Batch] | None:
         """The schedule without the costliest of those who wait, if that costs more than the newcomer."""
         cost = self.world.cost
-        costliest = max(
-            (other for other in everybody if other != newcomer), key=lambda o: cost[o.model], default=None
-        )
+        costliest = max((other for other in everybody if other != newcomer), key=lambda o: cost[o.model], default=None)
         if costliest is None or cost[costliest.model] <= cost[newcomer.model]:
             return None
         schedule = self.find_schedule([other for other in everybody if other != costliest], now)

@@ -68,9 +68,7 @@ def new_clocks(groups: int, stages: int) -> Clocks:
     return new_state(groups, stages, 0, 0).clocks
 
 
-def replay(
-    tables: Tables, workload: Workload, records: Records, ran: Ints, clocks: Clocks, times: StageTimes
-) -> None:
+def replay(tables: Tables, workload: Workload, records: Records, ran: Ints, clocks: Clocks, times: StageTimes) -> None:
     """Run the batches of the requests `ran` again, on these clocks, and note their stage times."""
     group = tables.replica_group[records.replica[ran]]
     order = ran[np.lexsort((group, records.start[ran]))]

@@ -90,9 +90,7 @@ def _serve(
         serve_shortest_queue(workload.arrival, workload.model, tables, state.clocks, served, records)
     else:
         sizes = max(int(np.searchsorted(tables.batch_size, max_batch, side="right")), 1)
-        serve_deadline(
-            workload.arrival, workload.model, tables, state, sizes, OVERTAKE_SHARE, served, records
-        )
+        serve_deadline(workload.arrival, workload.model, tables, state, sizes, OVERTAKE_SHARE, served, records)
 
 
 @entry_point
@@ -133,7 +131,7 @@ def _record(state: State, began: int, batches: int, records: Records) -> int:
     queue = state.queue
     fresh = 0
     newest = NOBODY
-    for row in range(queue.count[0], queue.count[0] + began):
+    for row in range(queue.length[0], queue.length[0] + began):
         request = queue.request[row]
         if queue.batch[row] > newest:
             newest = queue.batch[row]
@@ -170,7 +168,7 @@ def serve_span(
     queue = state.queue
     for request in range(first, last + 1):
         now = arrival[request] if request < last else until
-        if queue.count[0] > 0:
+        if queue.length[0] > 0:
             began = launch(tables, state, now)
             if records is not None:
                 batches += _record(state, began, batches, records)

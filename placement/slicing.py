@@ -135,9 +135,7 @@ def _room(device_memory_bytes: ArrayLike | None, stages: int) -> Floats:
     """[stages] bytes a stage may hold; infinite where there is no limit."""
     limits = np.asarray(np.inf if device_memory_bytes is None else device_memory_bytes, np.float64)
     if limits.shape not in ((), (stages,)):
-        raise InputError(
-            f"device memory has the form {list(limits.shape)}; one number or {stages} are needed"
-        )
+        raise InputError(f"device memory has the form {list(limits.shape)}; one number or {stages} are needed")
     if np.isnan(limits).any():
         raise InputError("device memory is not a number")
     return np.broadcast_to(limits, (stages,))

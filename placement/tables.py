@@ -31,14 +31,11 @@ class Catalogue:
         profiles: dict[int, Profile] = {id(model.profile): model.profile for model in problem.models}
         self.profiles = tuple(profiles.values())
         position = {key: index for index, key in enumerate(profiles)}
-        self.profile_of_model: Ints = np.array(
-            [position[id(model.profile)] for model in problem.models], np.int64
-        )
+        self.profile_of_model: Ints = np.array([position[id(model.profile)] for model in problem.models], np.int64)
         self.classes = _classes(problem, self.profiles)
         self.class_index = {entry: index for index, entry in enumerate(self.classes)}
         self.entries: list[list[ShapeProfile | None]] = [
-            [profile.find(entry.shape, entry.kind, entry.span) for profile in self.profiles]
-            for entry in self.classes
+            [profile.find(entry.shape, entry.kind, entry.span) for profile in self.profiles] for entry in self.classes
         ]
         self.model_index = {model.name: index for index, model in enumerate(problem.models)}
         batches = {batch for row in self.entries for entry in row if entry for batch in entry.stage_latency}
@@ -120,9 +117,7 @@ class Catalogue:
             if model.generates:
                 for c, entry in enumerate(row[self.profile_of_model[m]] for row in self.entries):
                     if entry is not None and entry.generation is not None:
-                        least[c, m] = (
-                            8 * sum(self._usual_tokens(m)) * max(entry.generation.kv_bytes_per_token)
-                        )
+                        least[c, m] = 8 * sum(self._usual_tokens(m)) * max(entry.generation.kv_bytes_per_token)
         return least
 
     @cached_property
@@ -183,9 +178,7 @@ class Catalogue:
             replica_group=replica_group,
             replica_last=self._class_stages[group_class][replica_group] - 1,
             replica_ready=np.zeros(len(replica_group)),
-            replica_parked=np.zeros(len(replica_group), np.bool_)
-            if replica_parked is None
-            else replica_parked,
+            replica_parked=np.zeros(len(replica_group), np.bool_) if replica_parked is None else replica_parked,
         )
 
     @cached_property
@@ -226,8 +219,7 @@ class Catalogue:
     def _bandwidth(self, group: Group) -> float:
         cluster = self.problem.cluster
         return min(
-            cluster.nodes[cluster.devices[cluster.device_index[name]].node].load_bandwidth
-            for name in group.devices
+            cluster.nodes[cluster.devices[cluster.device_index[name]].node].load_bandwidth for name in group.devices
         )
 
 

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows, a header first, as lines with two spaces between the columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def percent(share: float) -> str:

@@ -64,9 +64,7 @@ class TransformerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         self._check()
 
     @classmethod
-    def from_hf(
-        cls, data: Mapping[str, Any], *, where: str = "config.json", **changes: object
-    ) -> TransformerConfig:
+    def from_hf(cls, data: Mapping[str, Any], *, where: str = "config.json", **changes: object) -> TransformerConfig:
         """From a Hugging Face config.json; `changes` (dtype="fp16", say) replace what it says."""
         return convert({**hf_fields(data, where), **changes}, cls, where)
 
@@ -96,9 +94,7 @@ class TransformerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         """All weights, those of every expert included."""
         sparse = int(self.has_experts.sum())
         ffn = (self.layers - sparse) * self.ffn_parameters(self.ffn)
-        ffn += (
-            sparse * self.experts * (self.ffn_parameters(self.expert_ffn) + self.hidden)
-        )  # + its row of the gate
+        ffn += sparse * self.experts * (self.ffn_parameters(self.expert_ffn) + self.hidden)  # + its row of the gate
         tables = 1 if self.tied_embeddings or self.logits == "none" else 2
         fixed = tables * self.table_parameters + self.positions * self.hidden
         return fixed + self.layers * self.attention_parameters() + ffn
@@ -136,9 +132,7 @@ class TransformerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         if self.heads % self.kv_heads:
             raise InputError(f"heads {self.heads} is no multiple of kv_heads {self.kv_heads}")
         if bool(self.experts) != bool(self.top_k):
-            raise InputError(
-                f"experts {self.experts} and top_k {self.top_k}: give both, or neither for a dense model"
-            )
+            raise InputError(f"experts {self.experts} and top_k {self.top_k}: give both, or neither for a dense model")
         if self.top_k > self.experts:
             raise InputError(f"top_k {self.top_k} exceeds the {self.experts} experts")
         if self.expert_interval > self.layers:

@@ -94,9 +94,7 @@ class _Serving:
         if self.rule == "shortest-queue":
             status, replica, start, batch, size = (column[first:last] for column in records)
             part = Records(status, replica, start, batch, size)  # type: ignore[arg-type]
-            serve_bound(
-                arrival[first:last], model[first:last], self.tables, self.state.clocks, self.served, part
-            )
+            serve_bound(arrival[first:last], model[first:last], self.tables, self.state.clocks, self.served, part)
             batch[batch != NOBODY] += began
             self.batches = int(records.batch.max(initial=NOBODY)) + 1
         else:
@@ -111,9 +109,7 @@ class _Serving:
         self.groups = dict(enumerate(plan.groups, self.next_group))
         self.next_group += len(plan.groups)
         before = {(group.devices, group.shape): number for number, group in old.items()}
-        kept = {
-            n: before[g.devices, g.shape] for n, g in self.groups.items() if (g.devices, g.shape) in before
-        }
+        kept = {n: before[g.devices, g.shape] for n, g in self.groups.items() if (g.devices, g.shape) in before}
         self._take_over_clocks(kept, at)
         self.ready = self._load(old, kept, at) if at > 0 else {}
         self.tables = self._make_tables()
@@ -186,12 +182,10 @@ class _Serving:
         queue, tail, clocks = self.state.queue, self.state.tail, self.state.clocks
         number_of = {before: number for number, before in kept.items()}
         replicas = []
-        for row in range(int(queue.count[0])):
+        for row in range(int(queue.length[0])):
             model, before = queue.model[row], int(old_tables.replica_group[queue.replica[row]])
             number = number_of.get(before)
-            if number is None or not _stays(
-                self.problem.models[model].name, old[before], self.groups[number]
-            ):
+            if number is None or not _stays(self.problem.models[model].name, old[before], self.groups[number]):
                 return False
             start, stop = self.tables.first_replica[model : model + 2]
             replicas.append(start + self.tables.replica_group[start:stop].tolist().index(number))
@@ -218,25 +212,23 @@ def serve_phase(
 ) -> int:
     """The deadline rule from the state as it is; returns how many batches have begun."""
     first, last, until, sizes, began = bounds
-    return serve_span(
-        arrival, model, first, last, until, tables, state, sizes, OVERTAKE_SHARE, began, served, records
-    )
+    return serve_span(arrival, model, first, last, until, tables, state, sizes, OVERTAKE_SHARE, began, served, records)
 
 
 @entry_point
 def reschedule(tables: Tables, state: State, now: float, sizes: int, status: NDArray[np.int8]) -> None:
     """Place all who wait anew; if that fails, one by one by deadline, and who finds no place expires."""
     queue, trial = state.queue, state.trial
-    count = queue.count[0]
+    count = queue.length[0]
     for row in range(count):
         _copy_row(queue, row, trial, row)
-    trial.count[0] = count
+    trial.length[0] = count
     if _try_schedules(tables, state, now, sizes):
         _adopt(tables, state)
         return
     for row in range(count):
         state.alone[queue.model[row]] = 0
-    queue.count[0] = state.totals[3] = 0
+    queue.length[0] = state.totals[3] = 0
     for row in range(count):  # adopting writes no row after this one
         request = queue.request[row]
         _insert(queue, trial, request, queue.model[row], queue.deadline[row])

@@ -33,9 +33,7 @@ class Setting:
 def unvaried(problem: Problem, held_out: tuple[Workload, ...], seed: int) -> Setting:
     """The problem itself, on the axis of rate; draws made from its recording stand in where none are held
     out."""
-    drawn = (
-        held_out or make_draws(problem.workload, len(problem.models), HELD_OUT + 1, seed + _HELD_OUT_SEED)[1:]
-    )
+    drawn = held_out or make_draws(problem.workload, len(problem.models), HELD_OUT + 1, seed + _HELD_OUT_SEED)[1:]
     return Setting("rate", 1.0, problem, tuple(drawn))
 
 
@@ -79,6 +77,4 @@ def with_cv(problem: Problem, cv: float, seed: int) -> Workload:
     for model in np.unique(drawn.model):
         mine = drawn.model == model
         rows[mine] = rng.choice(np.flatnonzero(recorded.model == model), int(mine.sum()))
-    return replace(
-        drawn, prompt_tokens=recorded.prompt_tokens[rows], output_tokens=recorded.output_tokens[rows]
-    )
+    return replace(drawn, prompt_tokens=recorded.prompt_tokens[rows], output_tokens=recorded.output_tokens[rows])

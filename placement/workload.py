@@ -74,9 +74,7 @@ def read_workload(path: Path, models: int) -> Workload:
             fields = {name: data[name] for name in data.files}
     except _UNREADABLE as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else "not a readable .npz file"
-        raise InputError(
-            f"{path}: {reason}; expected `arrival` and `model` written by numpy.savez"
-        ) from error
+        raise InputError(f"{path}: {reason}; expected `arrival` and `model` written by numpy.savez") from error
     for name in ("arrival", "model"):
         if name not in fields:
             raise InputError(f"{path}: has no `{name}`; expected `arrival` (seconds) and `model` (index)")
@@ -87,9 +85,7 @@ def check_workload(fields: dict[str, NDArray[Any]], models: int, where: str) -> 
     """The arrays as a Workload, each value checked."""
     arrival = _column(fields["arrival"], "arrival", where)
     if not 1 <= len(arrival) <= MAX_REQUESTS:
-        raise InputError(
-            f"{where}: arrival: {len(arrival)} requests; between 1 and {MAX_REQUESTS} are supported"
-        )
+        raise InputError(f"{where}: arrival: {len(arrival)} requests; between 1 and {MAX_REQUESTS} are supported")
     if (bad := ~np.isfinite(arrival) | (arrival < 0)).any():
         _refuse(where, "arrival", bad, arrival, "arrivals are finite seconds from 0")
     if (bad := np.diff(arrival, prepend=0.0) < 0).any():
@@ -102,9 +98,7 @@ def check_workload(fields: dict[str, NDArray[Any]], models: int, where: str) -> 
         if name in fields:
             column = _column(fields[name], name, where, len(arrival))
             if (bad := (column < 0) | (column > 2**31 - 1) | (column != np.floor(column))).any():
-                _refuse(
-                    where, name, bad, column, "token counts are whole numbers (0 where nothing is generated)"
-                )
+                _refuse(where, name, bad, column, "token counts are whole numbers (0 where nothing is generated)")
             tokens[name] = column.astype(np.int32)
     if len(tokens) == 1:
         raise InputError(f"{where}: has only one of prompt_tokens and output_tokens; generation needs both")
@@ -113,16 +107,12 @@ def check_workload(fields: dict[str, NDArray[Any]], models: int, where: str) -> 
 
 def _column(column: NDArray[Any], name: str, where: str, length: int | None = None) -> NDArray[np.float64]:
     if column.ndim != 1 or column.dtype.kind not in "iuf":
-        raise InputError(
-            f"{where}: {name}: expected one column of numbers, got {column.dtype} {column.shape}"
-        )
+        raise InputError(f"{where}: {name}: expected one column of numbers, got {column.dtype} {column.shape}")
     if length is not None and len(column) != length:
         raise InputError(f"{where}: {name}: {len(column)} entries for {length} arrivals")
     return np.ascontiguousarray(column, dtype=np.float64)
 
 
-def _refuse(
-    where: str, name: str, bad: NDArray[np.bool_], column: NDArray[np.float64], right: str
-) -> NoReturn:
+def _refuse(where: str, name: str, bad: NDArray[np.bool_], column: NDArray[np.float64], right: str) -> NoReturn:
     index = int(np.argmax(bad))
     raise InputError(f"{where}: {name}[{index}] is {column[index]:g}; {right}")

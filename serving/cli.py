@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from typing import Annotated
@@ -19,6 +20,8 @@ from placement.errors import InputError
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+LONGEST_REASON = 300
+"""Characters; a compiler's complaint can be pages."""
 
 app = typer.Typer(
     help="Serve many models from one pool of GPUs.",
@@ -70,8 +73,9 @@ def _explain(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         place = context.command_path if context is not None else "penstock"
         return _fail(2, f"{format_message().rstrip('.')}; see {place} --help")
+    reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
     hint = "" if _is_debugging() else " (PENSTOCK_DEBUG=1 shows where)"
-    return _fail(1, f"failed unexpectedly: {type(error).__name__}: {error}{hint}")
+    return _fail(1, f"failed unexpectedly: {reason}{hint}")
 
 
 def _is_bad_input(error: Exception) -> bool:

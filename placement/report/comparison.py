@@ -31,14 +31,11 @@ def write_comparison_report(path: Path, comparison: Comparison, command: str) ->
     page.table(header, rows)
     if BOUND in {point.policy for point in comparison.base}:
         page.paragraph(
-            f"{BOUND} plans anew for every window, swaps for nothing and knows what will come: "
-            "an idealised bound."
+            f"{BOUND} plans anew for every window, swaps for nothing and knows what will come: an idealised bound."
         )
     for axis in comparison.axes:
         harder = "right" if MORE_IS_HARDER[axis] else "left"
-        page.heading(
-            TITLES[axis], f"Harder to the {harder}. Every point is planned anew; dotted: shortest-queue."
-        )
+        page.heading(TITLES[axis], f"Harder to the {harder}. Every point is planned anew; dotted: shortest-queue.")
         page.figure(attainment_curves(comparison, axis), height=420)
         header, *rows = comparison.curve_rows(axis)
         page.heading(f"{TITLES[axis]}, in figures")

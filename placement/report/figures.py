@@ -16,9 +16,7 @@ MOST_MODELS = 60
 LABEL = 24
 # Okabe and Ito's colours, which the colour-blind can tell apart; readable on white and on black.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#999999")
-POLICY_COLOURS = dict(
-    zip(("penstock", "alpaserve", "replication", "round-robin", BOUND), COLOURS, strict=False)
-)
+POLICY_COLOURS = dict(zip(("penstock", "alpaserve", "replication", "round-robin", BOUND), COLOURS, strict=False))
 LEAST_MISSED = 1e-4
 """So few missed are drawn as none."""
 MISSED_TICKS = {
@@ -59,9 +57,7 @@ def utilisation(outcome: Outcome) -> Figure:
     edges, middle = _bins(outcome)
     table = [_busy_share(outcome, index, edges) for index in range(len(outcome.plan.groups))]
     names = [
-        escaped(
-            f"G{index} ({group.devices[0]}…)" if len(group.devices) > 1 else f"G{index} ({group.devices[0]})"
-        )
+        escaped(f"G{index} ({group.devices[0]}…)" if len(group.devices) > 1 else f"G{index} ({group.devices[0]})")
         for index, group in enumerate(outcome.plan.groups)
     ]
     heat = {
@@ -121,8 +117,7 @@ def attainment_curves(comparison: Comparison, axis: Axis) -> Figure:
                 "x": [point.value for point in curve],
                 "y": [missed(point.attainment) for point in curve],
                 "customdata": [[p.attainment, escaped(p.worst_model[0]), p.worst_model[1]] for p in curve],
-                "hovertemplate": "%{customdata[0]:.4f} at %{x}<br>"
-                "worst: %{customdata[1]} %{customdata[2]:.4f}",
+                "hovertemplate": "%{customdata[0]:.4f} at %{x}<br>worst: %{customdata[1]} %{customdata[2]:.4f}",
                 "line": {
                     "width": 4 if one.policy == "penstock" else 2,  # seen beneath another's line
                     "color": POLICY_COLOURS[one.policy],

@@ -47,9 +47,7 @@ class Page:
 
     def facts(self, facts: Sequence[tuple[str, str]]) -> None:
         """Large figures with what they mean below."""
-        cards = "".join(
-            f"<div><b>{escaped(value)}</b><span>{escaped(name)}</span></div>" for name, value in facts
-        )
+        cards = "".join(f"<div><b>{escaped(value)}</b><span>{escaped(name)}</span></div>" for name, value in facts)
         self._parts.append(f'<div class="facts">{cards}</div>')
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -76,9 +74,7 @@ class Page:
     def html(self) -> str:
         from plotly.offline import get_plotlyjs
 
-        policy = (
-            "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-        )
+        policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
         plotly = f"<script>{get_plotlyjs()}</script>" if self._figures else ""
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -102,9 +102,7 @@ def _draw(block: _Block, lines: Sequence[str], plan: Plan, x: int, y: int) -> st
     colour = f'style="fill:{group_colour(block.group)}"'
     parts.append(f'<rect {colour} x="{x}" y="{top}" width="{block.width}" height="{height}" rx="5"/>')
     parts += [
-        _text(
-            x + 7, top + LINE * (number + 1) - 2, line, f"font-size:11px;font-weight:{400 if number else 600}"
-        )
+        _text(x + 7, top + LINE * (number + 1) - 2, line, f"font-size:11px;font-weight:{400 if number else 600}")
         for number, line in enumerate([f"G{block.group}: {lines[0]}", *lines[1:]])
     ]
     whole = ", ".join(group.models) + (f"; parked: {', '.join(group.parked)}" if group.parked else "")

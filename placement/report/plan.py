@@ -27,9 +27,7 @@ def write_plan_report(path: Path, problem: Problem, plan: Plan, outcome: Outcome
             ("latency, p99", seconds(summary["latency"]["p99"])),
         ]
     )
-    page.heading(
-        "The plan on its devices", "Each group runs all its models with one shape (tp ways, pp stages)."
-    )
+    page.heading("The plan on its devices", "Each group runs all its models with one shape (tp ways, pp stages).")
     page.picture(plan_picture(problem.cluster, plan))
     _groups(page, plan, summary)
     _models(page, problem, summary)

@@ -48,8 +48,7 @@ def greedy(space: Space, classes: tuple[int, ...], rule: Rule, models: Bools | N
             groups = [
                 group
                 for group in np.argsort(load.busy_s, kind="stable")
-                if not candidate.holds[group, model]
-                and space.has_room(candidate, int(group), int(model), used)
+                if not candidate.holds[group, model] and space.has_room(candidate, int(group), int(model), used)
             ]
             if groups:
                 candidate = candidate.with_replica(int(groups[0]), int(model), True)
@@ -112,9 +111,7 @@ def _bucketings(space: Space) -> Iterator[list[Bools]]:
     """All models together; and, where latencies differ much, buckets of similar latency."""
     count = len(space.problem.models)
     yield [np.ones(count, np.bool_)]
-    latency = np.nan_to_num(
-        space.catalogue.device_seconds.min(axis=0)[space.catalogue.profile_of_model], posinf=0.0
-    )
+    latency = np.nan_to_num(space.catalogue.device_seconds.min(axis=0)[space.catalogue.profile_of_model], posinf=0.0)
     order = np.argsort(latency, kind="stable")
     starts = [0]
     for position in range(1, count):

@@ -42,20 +42,15 @@ class Space:
         nodes = self.problem.cluster.nodes
         self.kinds = tuple(dict.fromkeys(entry.kind for entry in catalogue.classes))
         self.memory_of_kind = {
-            kind: min(int(node.memory) for node in nodes if node.kind == kind and node.devices)
-            for kind in self.kinds
+            kind: min(int(node.memory) for node in nodes if node.kind == kind and node.devices) for kind in self.kinds
         }
-        self.devices_of_kind = {
-            kind: sum(node.devices for node in nodes if node.kind == kind) for kind in self.kinds
-        }
+        self.devices_of_kind = {kind: sum(node.devices for node in nodes if node.kind == kind) for kind in self.kinds}
         self.sizes = np.array([entry.shape.devices for entry in catalogue.classes], np.int64)
         models = catalogue.profile_of_model
         # [classes, models, stages] bytes per device; what a generating model needs to be of use includes some cache.
         self.need: Floats = catalogue.memory[:, models, :] + catalogue.least_cache[:, :, None]
-        self.limit: Floats = np.array(
-            [self.memory_of_kind[entry.kind] for entry in catalogue.classes], np.float64
-        )
-        self.fits_alone: Bools = (self.need <= self.limit[:, None, None]).all(axis=2)
+        self.limit: Floats = np.array([self.memory_of_kind[entry.kind] for entry in catalogue.classes], np.float64)
+        self.fits_alone: Bools = np.all(self.need <= self.limit[:, None, None], axis=2)
         counts = self.problem.workload.counts(len(self.problem.models))
         least = catalogue.request_seconds.min(axis=0, initial=np.inf)
         self.demand: Floats = counts * np.nan_to_num(least, posinf=0.0)
@@ -91,9 +86,7 @@ class Space:
             free[device.node].append(index)
         result: list[tuple[int, ...]] = [()] * len(classes)
         spans = [self.catalogue.classes[kind] for kind in classes]
-        order = sorted(
-            range(len(classes)), key=lambda g: (spans[g].span != "node", -spans[g].shape.devices, g)
-        )
+        order = sorted(range(len(classes)), key=lambda g: (spans[g].span != "node", -spans[g].shape.devices, g))
         for group in order:
             entry = spans[group]
             need = entry.shape.devices

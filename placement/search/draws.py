@@ -68,9 +68,7 @@ def _draw(workload: Workload, models: int, rng: np.random.Generator) -> Workload
     for model in asked:
         source = np.flatnonzero(workload.model == donor[model])
         shift = rng.uniform(-reach, reach) * span
-        arrival, row = _stretched(
-            workload.arrival[source], source, shift, own[donor[model]] / rates[model], span
-        )
+        arrival, row = _stretched(workload.arrival[source], source, shift, own[donor[model]] / rates[model], span)
         parts.append((arrival, row, np.full(len(row), model, np.int32)))
     arrival, rows, owner = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(arrival, kind="stable")

@@ -34,6 +34,4 @@ class Effort:
         if self.seconds is not None:
             left = max(self.seconds - (time.perf_counter() - self.started), 0.0)
             return Effort(seconds=left / parts, on_progress=self.on_progress)
-        return Effort(
-            steps=max(((self.steps or 0) - self.taken) // parts, LEAST_STEPS), on_progress=self.on_progress
-        )
+        return Effort(steps=max(((self.steps or 0) - self.taken) // parts, LEAST_STEPS), on_progress=self.on_progress)

@@ -24,9 +24,7 @@ def drain_order(scorer: Scorer, candidate: Candidate) -> tuple[tuple[int, ...], 
             left = [other for other in range(len(candidate.classes)) if other not in (*drained, group)]
             if not left or (candidate.holds[left].any(axis=0) != covered).any():
                 continue
-            rest = Candidate(
-                tuple(candidate.classes[g] for g in left), np.ascontiguousarray(candidate.holds[left])
-            )
+            rest = Candidate(tuple(candidate.classes[g] for g in left), np.ascontiguousarray(candidate.holds[left]))
             options.append((scorer.score(rest), -group, group))
             if len(options) == TRIED:
                 break

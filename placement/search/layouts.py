@@ -41,7 +41,7 @@ def fill_up(space: Space, kind: str, classes: tuple[int, ...]) -> tuple[int, ...
         options = [c for c in useful_classes(space, kind) if space.sizes[c] <= left]
         tp = entries[classes[-1]].shape.tp if classes else 1
         options.sort(key=lambda c: (-space.sizes[c], entries[c].shape.tp != tp, c))
-        grown = next((classes + (c,) for c in options if space.pack((*classes, c)) is not None), None)
+        grown = next(((*classes, c) for c in options if space.pack((*classes, c)) is not None), None)
         if grown is None:
             break
         classes = grown

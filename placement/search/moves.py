@@ -14,9 +14,7 @@ from placement.search.fill import refill
 Move = Callable[[Space, Candidate, Floats, np.random.Generator], Candidate | None]
 
 
-def add_replica(
-    space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator
-) -> Candidate | None:
+def add_replica(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """One more replica, of a model that misses, where there is room."""
     model = _troubled(candidate, missed, rng)
     used = space.used(candidate)
@@ -28,9 +26,7 @@ def add_replica(
     return candidate.with_replica(int(rng.choice(groups)), model, True) if groups else None
 
 
-def remove_replica(
-    space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator
-) -> Candidate | None:
+def remove_replica(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """One replica less, of a model that has others."""
     spare = np.argwhere(candidate.holds & (candidate.holds.sum(axis=0) > 1))
     if not len(spare):
@@ -39,9 +35,7 @@ def remove_replica(
     return candidate.with_replica(int(group), int(model), False)
 
 
-def swap_replica(
-    space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator
-) -> Candidate | None:
+def swap_replica(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """A model that misses takes the place of one that does not, on one group."""
     model = _troubled(candidate, missed, rng)
     groups = np.flatnonzero(~candidate.holds[:, model])
@@ -51,9 +45,7 @@ def swap_replica(
     return _make_room(space, candidate, group, model, missed, rng)
 
 
-def move_replica(
-    space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator
-) -> Candidate | None:
+def move_replica(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """A replica goes to another group, and one from there comes back if room is needed."""
     held = np.argwhere(candidate.holds)
     if not len(held):
@@ -67,18 +59,14 @@ def move_replica(
     return None if moved is None else refill(space, moved)
 
 
-def reshape_group(
-    space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator
-) -> Candidate | None:
+def reshape_group(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """Another shape on the same number of devices."""
     group = int(rng.integers(len(candidate.classes)))
     others = _same_kind(space, candidate.classes[group], int(space.sizes[candidate.classes[group]]))
     return _replace_groups(space, candidate, [group], [_pick(others, rng)], rng) if others else None
 
 
-def split_group(
-    space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator
-) -> Candidate | None:
+def split_group(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """Two groups of half the devices."""
     group = int(rng.integers(len(candidate.classes)))
     size = int(space.sizes[candidate.classes[group]])
@@ -90,9 +78,7 @@ def split_group(
     return _replace_groups(space, candidate, [group], [first, second], rng)
 
 
-def merge_groups(
-    space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator
-) -> Candidate | None:
+def merge_groups(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """One group of the devices of two."""
     if len(candidate.classes) < 2:
         return None
@@ -103,16 +89,12 @@ def merge_groups(
     return _replace_groups(space, candidate, [one, two], [_pick(whole, rng)], rng) if whole else None
 
 
-def reshape_alike(
-    space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator
-) -> Candidate | None:
+def reshape_alike(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """Another shape on all groups of one class."""
     kind = candidate.classes[int(rng.integers(len(candidate.classes)))]
     groups = [group for group, other in enumerate(candidate.classes) if other == kind]
     others = [other for other in _same_kind(space, kind, int(space.sizes[kind])) if other != kind]
-    return (
-        _replace_groups(space, candidate, groups, [_pick(others, rng)] * len(groups), rng) if others else None
-    )
+    return _replace_groups(space, candidate, groups, [_pick(others, rng)] * len(groups), rng) if others else None
 
 
 MOVES: tuple[tuple[Move, float], ...] = (
@@ -179,8 +161,8 @@ def _replace_groups(
                 holds[group, model] = True
                 used = used + space.need[kind, model]
     filled = refill(space, Candidate(classes, holds))
-    covered = filled.holds.any(axis=0)
-    return filled if covered[candidate.holds.any(axis=0)].all() else None
+    lost = np.any(candidate.holds, axis=0) & ~np.any(filled.holds, axis=0)
+    return None if lost.any() else filled
 
 
 def _same_kind(space: Space, kind: int, size: int) -> list[int]:

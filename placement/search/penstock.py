@@ -64,9 +64,7 @@ def search(
     def worth(candidate: Candidate) -> float:
         return sum(weight * judge.score(candidate).value for judge, weight in judges) - penalty(candidate)
 
-    unique = {
-        candidate.key: candidate for candidate in [*finalists, *starts[:STARTS], *([stay] if stay else [])]
-    }
+    unique = {candidate.key: candidate for candidate in [*finalists, *starts[:STARTS], *([stay] if stay else [])]}
     return max(unique.values(), key=worth)
 
 
@@ -86,11 +84,7 @@ def _starts(
             scorer.score(candidate)
             effort.taken += 1
         found.sort(key=lambda candidate: -scorer.score(candidate).value)
-        if (
-            scorer.score(found[0]).attainment < SERVED_ENOUGH
-            or scale * FASTER > FASTEST
-            or effort.spent() > SCANNED
-        ):
+        if scorer.score(found[0]).attainment < SERVED_ENOUGH or scale * FASTER > FASTEST or effort.spent() > SCANNED:
             return scorer, found
         scale *= FASTER
 

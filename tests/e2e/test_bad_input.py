@@ -241,9 +241,7 @@ def test_wrong_options(case: str, folder: Path, capsys: pytest.CaptureFixture[st
     refused(folder, args, names, capsys)
 
 
-def test_traffic_error_is_bad_input(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_traffic_error_is_bad_input(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     from loadgen import TrafficError
 
     def fail(*_: object) -> None:

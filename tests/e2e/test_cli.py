@@ -144,14 +144,11 @@ def test_fewer_devices(folder: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_dear_moves_bring_no_replica_where_there_was_none(folder: Path, capsys: pytest.CaptureFixture[str]):
-    first = answer(
-        capsys, "plan", "problem.json", "--policy", "replication", "--steps", "10", "--out", "plan.json"
-    )
+    first = answer(capsys, "plan", "problem.json", "--policy", "replication", "--steps", "10", "--out", "plan.json")
     args = ("plan", "problem.json", "--steps", "40", "--previous", "plan.json", "--move-cost", "2000")
     for group in answer(capsys, *args)["groups"]:
         assert any(
-            (group["tp"], group["pp"]) == (old["tp"], old["pp"])
-            and set(group["models"]) <= set(old["models"])
+            (group["tp"], group["pp"]) == (old["tp"], old["pp"]) and set(group["models"]) <= set(old["models"])
             for old in first["groups"]
         )
 

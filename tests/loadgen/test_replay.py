@@ -43,10 +43,7 @@ def test_without_resampling_it_is_the_trace_itself():
 
 @pytest.mark.parametrize(("rate_scale", "cv_scale"), [(1.0, 1.0), (3.0, 1.0), (1.0, 2.0), (0.5, 0.25)])
 def test_rate_and_cv_scale_in_every_window(rate_scale, cv_scale):
-    runs = [
-        replay(TRACE, 3000.0, rng(seed), rate_scale=rate_scale, cv_scale=cv_scale).arrival_s
-        for seed in range(8)
-    ]
+    runs = [replay(TRACE, 3000.0, rng(seed), rate_scale=rate_scale, cv_scale=cv_scale).arrival_s for seed in range(8)]
     counts = np.mean([window_counts(run) for run in runs], axis=0) / rate_scale
     original = window_counts(TRACE)
     assert counts.sum() == pytest.approx(original.sum(), rel=0.04)

@@ -199,9 +199,7 @@ def write_servegen(path):
 def test_replay_of_servegen_clients(tmp_path):
     write_servegen(tmp_path / "s.npz")
     spec = {"kind": "replay", "trace": "s.npz"}
-    assert np.bincount(traffic_from_spec(spec, MODELS, tmp_path).model) == pytest.approx(
-        [1800, 3600, 5400], rel=0.1
-    )
+    assert np.bincount(traffic_from_spec(spec, MODELS, tmp_path).model) == pytest.approx([1800, 3600, 5400], rel=0.1)
     chosen = spec | {
         "clients": {"a": 13, "c": 10},
         "start": 300,
@@ -323,9 +321,7 @@ def test_numbers_may_come_from_numpy():
 
 
 def test_a_workload_checks_itself():
-    with pytest.raises(
-        TrafficError, match=r"^arrival\[1\]: 1.0 comes after 2.0; give times in ascending order$"
-    ):
+    with pytest.raises(TrafficError, match=r"^arrival\[1\]: 1.0 comes after 2.0; give times in ascending order$"):
         Arrivals(np.array([2.0, 1.0]), np.zeros(2, dtype=np.int32))
     with pytest.raises(TrafficError, match=r"^model: int64"):
         Arrivals(np.array([1.0]), np.zeros(1, dtype=np.int64))

@@ -75,9 +75,7 @@ def check_requests(
 
 def _check_row(request: int, groups: int, rows: Plain) -> str | None:
     status, group, batch = (int(rows[name][request]) for name in ("status", "group", "batch"))
-    times = np.concatenate(
-        [[rows["finish"][request]], rows["stage_start"][request], rows["stage_end"][request]]
-    )
+    times = np.concatenate([[rows["finish"][request]], rows["stage_start"][request], rows["stage_end"][request]])
     if not 0 <= status < REASONS:
         return f"has the unknown status {status}"
     if status == SERVED:

@@ -15,9 +15,7 @@ from placement.vary import gamma_workload
 GIB = 2**30
 
 
-def small_problem(
-    models: int = 4, devices: int = 4, rate: float = 3.0, names: tuple[str, ...] = ()
-) -> Problem:
+def small_problem(models: int = 4, devices: int = 4, rate: float = 3.0, names: tuple[str, ...] = ()) -> Problem:
     """Half a minute; `names` stand in for the first models' own."""
     shapes = [
         {"tp": 1, "pp": 1, "stage_latency": {"1": [0.1]}, "stage_memory": [GIB]},

@@ -284,9 +284,7 @@ def test_generation_agrees_with_one_pass_on_a_long_prompt(shape):
     whole = only(config, shape=shape, usual_step=UsualStep(prefill_chunk=4096))
     halves = only(config, shape=shape, usual_step=UsualStep(prefill_chunk=2048))
     in_one = sum(stage.seconds(4096, 0, 0, 0) for stage in whole.generation.stages)
-    in_two = sum(
-        stage.seconds(2048, 0, context, 0) for context in (0, 2048**2) for stage in halves.generation.stages
-    )
+    in_two = sum(stage.seconds(2048, 0, context, 0) for context in (0, 2048**2) for stage in halves.generation.stages)
     fixed = sum(stage.fixed for stage in halves.generation.stages)
     assert in_one == pytest.approx(whole.latency(), rel=0.005)
     assert in_two - fixed == pytest.approx(whole.latency(), rel=0.005)

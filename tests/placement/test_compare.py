@@ -79,9 +79,7 @@ def test_harder_is_harder(comparison):
 
 def test_the_same_seed_gives_the_same_comparison():
     first, second = (
-        compare_policies(
-            small_problem(), rates=(), cvs=(3.0,), slo_scales=(), devices=(), steps=STEPS, seed=3
-        )
+        compare_policies(small_problem(), rates=(), cvs=(3.0,), slo_scales=(), devices=(), steps=STEPS, seed=3)
         for _ in range(2)
     )
     assert first.points == second.points
@@ -120,9 +118,7 @@ def test_a_point_without_any_plan_counts_as_nothing_served():
 
 def test_the_bound_is_left_out_where_models_generate_and_that_is_said():
     policies = ("replication", "clockwork")
-    compared = compare_policies(
-        chat_problem(), policies=policies, rates=(), cvs=(2.0,), slo_scales=(), devices=()
-    )
+    compared = compare_policies(chat_problem(), policies=policies, rates=(), cvs=(2.0,), slo_scales=(), devices=())
     assert {point.policy for point in compared.points} == {"replication"}
     assert compared.curve("cv", "replication", "deadline")[0].attainment > 0
     assert compared.notes == ("clockwork is left out: it plans one-pass models only, and 'chat' generates",)
@@ -153,9 +149,7 @@ def point(value, attainment, policy="penstock", axis="rate"):
 def test_limits_are_the_hardest_values_that_hold():
     """Also where an easier one does not."""
     points = [point(0.5, 0.995), point(1.0, 0.98), point(2.0, 0.99), point(4.0, 0.5)]
-    points += [
-        point(scale, value, axis="slo_scale") for scale, value in ((0.5, 0.9), (1.0, 0.98), (2.0, 1.0))
-    ]
+    points += [point(scale, value, axis="slo_scale") for scale, value in ((0.5, 0.9), (1.0, 0.98), (2.0, 1.0))]
     points += [point(8, 0.98, axis="devices")]
     limits = Comparison(0.99, (points[1],), tuple(points), {}, {}).limits[0]
     assert (limits.rate, limits.cv, limits.slo_scale, limits.devices) == (2.0, None, 2.0, None)
@@ -228,9 +222,7 @@ def test_bisection_says_when_all_or_nothing_holds():
 def test_another_cv_keeps_rates_and_takes_each_models_own_tokens():
     problem = small_problem(models=2, rate=40.0)
     lengths = np.where(problem.workload.model == 0, 10, 200).astype(np.int32)
-    problem = replace(
-        problem, workload=replace(problem.workload, prompt_tokens=lengths, output_tokens=lengths + 1)
-    )
+    problem = replace(problem, workload=replace(problem.workload, prompt_tokens=lengths, output_tokens=lengths + 1))
     drawn = with_cv(problem, 0.5, seed=1)
     np.testing.assert_allclose(drawn.counts(2), problem.workload.counts(2), rtol=0.1)
     for model in range(2):

@@ -53,11 +53,7 @@ def assert_same(world, rule, max_batch, overtake=0.005, capacity=4096):
     tables, records = run_compiled(world, rule, max_batch, overtake, capacity)
     assert [REASONS[status] for status in records.status] == [fate.status for fate in fates]
     ran = [index for index, fate in enumerate(fates) if fate.group is not None]
-    assert (
-        ran
-        == np.flatnonzero(records.replica != NOBODY).tolist()
-        == np.flatnonzero(records.batch >= 0).tolist()
-    )
+    assert ran == np.flatnonzero(records.replica != NOBODY).tolist() == np.flatnonzero(records.batch >= 0).tolist()
     groups = tables.replica_group[records.replica[ran]].tolist()
     assert groups == [fates[index].group for index in ran]
     np.testing.assert_allclose(records.start[ran], [fates[index].start for index in ran], rtol=0, atol=1e-9)
@@ -76,9 +72,7 @@ def test_the_deadline_rule_is_the_reference(world, max_batch, overtake):
     fates = assert_same(world, "deadline", max_batch, overtake)
     for status in {fate.status for fate in fates}:
         event(status)
-    if len({fate.batch for fate in fates if fate.group is not None}) < sum(
-        fate.group is not None for fate in fates
-    ):
+    if len({fate.batch for fate in fates if fate.group is not None}) < sum(fate.group is not None for fate in fates):
         event("a batch of several")
 
 

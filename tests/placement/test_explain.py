@@ -147,17 +147,14 @@ def test_sixty_models_take_little_time():
     rng = np.random.default_rng(0)
     times = np.sort(rng.uniform(0, 100, 12_000))
     profiles = {
-        f"p{n}": {"shapes": [shape({1: [0.05]}, [4 * MIB]), shape({1: [0.025] * 2}, [2 * MIB] * 2)]}
-        for n in range(60)
+        f"p{n}": {"shapes": [shape({1: [0.05]}, [4 * MIB]), shape({1: [0.025] * 2}, [2 * MIB] * 2)]} for n in range(60)
     }
     world = World(
         nodes=[node(8, memory=32 * MIB)],
         profiles=profiles,
         models=[{"name": f"m{n}", "profile": f"p{n}", "slo": 0.1} for n in range(60)],
         groups=[],
-        arrivals=[
-            (float(at), int(model)) for at, model in zip(times, rng.integers(0, 60, 12_000), strict=True)
-        ],
+        arrivals=[(float(at), int(model)) for at, model in zip(times, rng.integers(0, 60, 12_000), strict=True)],
     )
     plan = make_plan(world.problem, effort=Effort(steps=5))
     outcome = simulate(world.problem, plan)
@@ -174,9 +171,7 @@ def test_a_model_that_generates():
     problem = tiny_problem(generates=True)
     tokens = np.full(60, 8, np.int32)
     crowd = Workload(np.repeat(np.arange(6) * 10.0, 10), np.zeros(60, np.int32), tokens, tokens)
-    problem = replace(
-        problem, models=(replace(problem.models[0], slo=Slo(ttft=1.0, tpot=0.2)),), workload=crowd
-    )
+    problem = replace(problem, models=(replace(problem.models[0], slo=Slo(ttft=1.0, tpot=0.2)),), workload=crowd)
     plan = Plan((Group(("n/0",), 1, 1, ("m",), kv_bytes={"m": 600}),))
     outcome = simulate(problem, plan)
     assert 0 < outcome.attainment < 1

@@ -105,9 +105,7 @@ def test_units(parse, text, value):
     assert parse(text) == pytest.approx(value)
 
 
-@pytest.mark.parametrize(
-    "text", ["200 parsecs", "ms", "-1s", "1.2.3s", "nan", "1e999s", "", True, None, [1], "2 2s"]
-)
+@pytest.mark.parametrize("text", ["200 parsecs", "ms", "-1s", "1.2.3s", "nan", "1e999s", "", True, None, [1], "2 2s"])
 def test_units_that_are_none(text):
     for parse in (parse_seconds, parse_bytes, parse_share):
         with pytest.raises(ValueError, match="expected a"):
@@ -238,18 +236,12 @@ def test_a_truncated_document(folder, world):
         whole = path.read_bytes()
         for length in range(0, len(whole), 97):
             path.write_bytes(whole[:length])
-            call = (
-                (read_plan, path, world.problem)
-                if name == "plan"
-                else (read_problem, folder / "problem.json")
-            )
+            call = (read_plan, path, world.problem) if name == "plan" else (read_problem, folder / "problem.json")
             assert refusal(*call).startswith(f"{path}: not valid JSON")
         path.write_bytes(whole)
 
 
-@pytest.mark.parametrize(
-    "content", ["a: [", "\tx: 1", "a: !!python/object:os.system {}", "- 1", "a: 1\na: {b", "\x00"]
-)
+@pytest.mark.parametrize("content", ["a: [", "\tx: 1", "a: !!python/object:os.system {}", "- 1", "a: 1\na: {b", "\x00"])
 def test_what_is_no_yaml(folder, content):
     path = folder / "problem.yaml"
     path.write_text(content)
@@ -372,16 +364,12 @@ def test_a_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
     for step in ("replace", "chmod"):
         with monkeypatch.context() as patch:
             patch.setattr(os, step, full)
-            assert (
-                refusal(replace_file, path, b"new") == f"{path}: cannot be written: no space left on device"
-            )
+            assert refusal(replace_file, path, b"new") == f"{path}: cannot be written: no space left on device"
         assert path.read_bytes() == b"old"
         assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
     replace_file(path, b"new")
     assert path.read_bytes() == b"new"
-    assert refusal(replace_file, tmp_path / "nowhere" / "plan.json", b"new").startswith(
-        f"{tmp_path}/nowhere/plan.json"
-    )
+    assert refusal(replace_file, tmp_path / "nowhere" / "plan.json", b"new").startswith(f"{tmp_path}/nowhere/plan.json")
 
 
 def test_a_write_that_is_interrupted_leaves_the_old_file(tmp_path, monkeypatch):

@@ -33,9 +33,7 @@ from tests.placement.worlds import worlds as one_pass_worlds
 
 ROOT = Path(__file__).parents[2]
 KV_BYTES = 128
-COST = StepCost(
-    fixed=1e-3, weights=8e-3, prefill_token=9e-5, prefill_context=5e-9, sequence=9e-5, cached_token=3e-7
-)
+COST = StepCost(fixed=1e-3, weights=8e-3, prefill_token=9e-5, prefill_context=5e-9, sequence=9e-5, cached_token=3e-7)
 LOOSE = Slo(ttft=100.0, tpot=10.0)
 
 
@@ -124,9 +122,7 @@ def test_every_token_is_computed_once(rule, stages):
     """With these costs, stage seconds count tokens: 1 ms a prefilled one, 2 ms a decoded one."""
     cost = StepCost(prefill_token=1e-3, sequence=2e-3)
     rng = np.random.default_rng(0)
-    rows = zip(
-        np.sort(rng.uniform(0, 60, 200)), rng.integers(1, 900, 200), rng.integers(1, 60, 200), strict=True
-    )
+    rows = zip(np.sort(rng.uniform(0, 60, 200)), rng.integers(1, 900, 200), rng.integers(1, 60, 200), strict=True)
     workload = requests(*rows)
     problem, plan = chat(workload, *[cost] * stages, slo=Slo(ttft=1e5, tpot=1e5), groups=2, capacity=30_000)
     served = serve(plan, workload, rule, 1, Catalogue(problem))
@@ -202,10 +198,7 @@ def test_new_prompts_do_not_slow_down_those_who_decode_beyond_their_goal():
 
 def test_overload_is_refused_at_the_door_rather_than_served_late():
     rng = np.random.default_rng(1)
-    rows = [
-        (t, int(rng.integers(100, 3000)), int(rng.integers(1, 200)))
-        for t in np.sort(rng.uniform(0, 300, 6000))
-    ]
+    rows = [(t, int(rng.integers(100, 3000)), int(rng.integers(1, 200))) for t in np.sort(rng.uniform(0, 300, 6000))]
     slo = Slo(ttft=1.0, tpot=0.1)
     ours = run(*chat(requests(*rows), slo=slo, groups=2))
     baseline = run(*chat(requests(*rows), slo=slo, groups=2), "shortest-queue")
@@ -255,9 +248,7 @@ def known_by(world: GenerationWorld, workload: Workload, rule: Rule, now: float)
     one_pass = ~np.array([model.generates for model in world.problem.models])[workload.model]
     turned_away = np.isin(answers.status, (REFUSED, NO_REPLICA, QUEUE_FULL)) & arrived
     times = [answers.stage_start[:, 0], answers.first, answers.finish]
-    happened = [
-        np.where(~(one_pass & (answers.begun > now)) & (column <= now), column, -1.0) for column in times
-    ]
+    happened = [np.where(~(one_pass & (answers.begun > now)) & (column <= now), column, -1.0) for column in times]
     return [column[arrived] for column in (turned_away, *happened)]
 
 
@@ -272,9 +263,7 @@ def test_no_decision_looks_at_what_comes_later(world, rule, share):
 
 
 @settings(max_examples=80, deadline=None)
-@given(
-    world=generation_worlds(), rule=st.sampled_from(RULES), share=st.floats(0, 1), more=st.integers(1, 300)
-)
+@given(world=generation_worlds(), rule=st.sampled_from(RULES), share=st.floats(0, 1), more=st.integers(1, 300))
 def test_no_decision_looks_at_the_length_of_an_answer_that_has_not_ended(world, rule, share, more):
     now = float(np.quantile(world.workload.arrival, share)) + 1 / 128
     finish = world.serve(rule).answers.finish

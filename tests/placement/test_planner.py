@@ -70,9 +70,7 @@ def test_moving_costs_keep_the_previous_plan() -> None:
     before = plan_of(BURSTY, steps=30)
     other = replace(BURSTY, workload=make_draws(BURSTY.workload, 8, 2, seed=1)[1])
     dear = plan_of(other, previous=before, move_cost=1.0)
-    assert {frozenset(group.models) for group in dear.groups} == {
-        frozenset(group.models) for group in before.groups
-    }
+    assert {frozenset(group.models) for group in dear.groups} == {frozenset(group.models) for group in before.groups}
 
 
 def test_a_model_that_fits_nowhere_is_named() -> None:

@@ -13,9 +13,7 @@ from tests.placement.worlds import MIB, World, group, node, one_model_world, sha
 def fates_of(world, rule="deadline", max_batch=16, **options):
     """(status, group, start, finish) of each request, after the compiled rules have agreed."""
     fates = assert_same(world, rule, max_batch, **options)
-    return [
-        (fate.status, fate.group, fate.start, fate.stages[-1][1] if fate.stages else None) for fate in fates
-    ]
+    return [(fate.status, fate.group, fate.start, fate.stages[-1][1] if fate.stages else None) for fate in fates]
 
 
 def batches_of(world, max_batch=16, **options):

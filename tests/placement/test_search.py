@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -66,9 +67,7 @@ def test_moves_keep_candidates_valid_and_models_covered(seed: int, two_kinds: bo
 def test_packing_gives_each_device_to_one_group_and_keeps_groups_of_a_node_together(
     pp: int, nodes: int, devices: int
 ) -> None:
-    space = space_of(
-        make_problem(2, [Node(f"n{n}", devices, Bytes(4 * GB)) for n in range(nodes)], duration=2.0)
-    )
+    space = space_of(make_problem(2, [Node(f"n{n}", devices, Bytes(4 * GB)) for n in range(nodes)], duration=2.0))
     for c in useful_classes(space, "any"):
         layout = uniform_layout(space, "any", c)
         packed = space.pack(layout)
@@ -154,7 +153,7 @@ def test_the_ladder_is_nested_and_covers_every_model() -> None:
     scorer = Scorer(space, [space.problem.workload], "deadline", 2)
     ladder = drain_order(scorer, candidate)
     assert ladder
-    for smaller, larger in zip(ladder, ladder[1:], strict=False):
+    for smaller, larger in itertools.pairwise(ladder):
         assert set(smaller) < set(larger)
     for step in ladder:
         left = [group for group in range(len(candidate.classes)) if group not in step]
@@ -190,9 +189,7 @@ def test_baselines_make_valid_plans_on_any_kinds(nodes: tuple[Node, ...]) -> Non
     ):
         plan = space.plan(candidate)
         check_plan(plan, space.problem, "baseline")
-        assert {name for group in plan.groups for name in group.models} == {
-            m.name for m in space.problem.models
-        }
+        assert {name for group in plan.groups for name in group.models} == {m.name for m in space.problem.models}
 
 
 def test_cells_part_devices_and_models() -> None:

@@ -76,9 +76,7 @@ def test_served_is_in_time(world, rule, max_batch):
     assert set(outcome.status.tolist()) <= {SERVED, simulator.REFUSED, EXPIRED, NO_REPLICA}
     for index, model in enumerate(world.problem.models):
         rows = world.workload.model == index
-        assert (outcome.status[rows] == NO_REPLICA).all() == (
-            not world.plan.replicas(model.name)
-        ) or not rows.any()
+        assert (outcome.status[rows] == NO_REPLICA).all() == (not world.plan.replicas(model.name)) or not rows.any()
 
 
 @settings(max_examples=20, deadline=None)

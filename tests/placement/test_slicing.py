@@ -36,9 +36,7 @@ def every_cut(latency, memory, stages, transfer, limit):
         received = [transfer[start - 1] if start and transfer else 0 for start, _ in parts]
         used = [sum(memory[start:end]) for start, end in parts]
         if all(amount <= room for amount, room in zip(used, rooms, strict=True)):
-            times = [
-                sum(latency[start:end]) + extra for (start, end), extra in zip(parts, received, strict=True)
-            ]
+            times = [sum(latency[start:end]) + extra for (start, end), extra in zip(parts, received, strict=True)]
             yield max(times), sum(received), sum(amount**2 for amount in used), bounds
 
 
@@ -156,8 +154,6 @@ def test_large_models_are_cut_quickly():
     seconds = []
     for _ in range(3):
         start = perf_counter()
-        slice_stages(
-            rng.random(200), rng.random(200), 64, transfer_s=rng.random(199) / 10, device_memory_bytes=6
-        )
+        slice_stages(rng.random(200), rng.random(200), 64, transfer_s=rng.random(199) / 10, device_memory_bytes=6)
         seconds.append(perf_counter() - start)
     assert min(seconds) < 0.1  # about 0.02 s alone on one core

@@ -46,9 +46,7 @@ class World:
         cluster = convert({"nodes": self.nodes}, Cluster, "world")
         profiles = {name: convert(entry, Profile, "world") for name, entry in self.profiles.items()}
         models = tuple(
-            Model(
-                entry["name"], profiles[entry["profile"]], Slo(entry["slo"]), weight=entry.get("weight", 1.0)
-            )
+            Model(entry["name"], profiles[entry["profile"]], Slo(entry["slo"]), weight=entry.get("weight", 1.0))
             for entry in self.models
         )
         return Problem(cluster, models, self.workload, self.overhead)
@@ -224,9 +222,7 @@ def other_groups(world: World, seed: int) -> list[dict[str, Any]]:
     for entry in groups:
         if entry["models"] + entry["parked"] and random.random() < 0.5:
             continue
-        roles = {
-            model["name"]: random.choice(("models", "models", "parked", "absent")) for model in world.models
-        }
+        roles = {model["name"]: random.choice(("models", "models", "parked", "absent")) for model in world.models}
         entry["models"] = [name for name, role in roles.items() if role == "models"]
         entry["parked"] = [name for name, role in roles.items() if role == "parked"]
     return groups

@@ -102,4 +102,15 @@ def demo_text(problem: Problem, duration_s: float, comparison: Comparison, save:
             f"penstock simulate {save}/problem.json --plan {save}/plan.json",
             "    serves its traffic with the plan: every model, every group",
         ]
-    return "\n".join([intro, "", *columns(rows), "", "Next:", *(f"  {line}" for line in after)])
+    return "\n".join(
+        [
+            intro,
+            "",
+            *columns(rows),
+            "",
+            "An example chosen to show what parallel groups are for; penstock compare judges a problem of yours.",
+            "",
+            "Next:",
+            *(f"  {line}" for line in after),
+        ]
+    )

@@ -81,7 +81,8 @@ class State(NamedTuple):
     alone: Ints  # [M] rows of each model in the queue that are not part of a larger batch
     left: Ints  # [M] room to count rows not yet placed
     last_alike: Ints  # [M] room to link rows of one model
-    totals: Ints  # [4] admitted, overtaken, a number above all batches of the schedule, rows in batches of several
+    totals: Ints  # [5] admitted, overtaken, a number above all batches of the schedule, rows in batches of several,
+    # and whether a newcomer was refused since a batch last began
 
 
 class Verdict(NamedTuple):
@@ -105,7 +106,7 @@ def new_state(groups: int, stages: int, models: int, capacity: int) -> State:
         return Queue(length, request, model, deadline, replica, start, batch, size, next_alike)
 
     alone, left, last_alike = (np.zeros(models, np.int64) for _ in range(3))
-    totals = np.zeros(4, np.int64)
+    totals = np.zeros(5, np.int64)
     return State(clocks(), clocks(), clocks(), queue(), queue(), alone, left, last_alike, totals)
 
 
@@ -215,6 +216,8 @@ def launch(tables: Tables, state: State, now: float) -> int:
     for row in range(began):
         _copy_row(state.trial, row, queue, kept + row)
     queue.length[0] = kept
+    if began > 0:
+        state.totals[4] = 0
     return began
 
 
@@ -254,6 +257,8 @@ def offer(tables: Tables, state: State, request: int, model: int, now: float, si
             _adopt(tables, state)
             state.totals[0] += 1
             return Verdict(SERVED, NOBODY)
+    if state.totals[4]:  # what did not help one newcomer helps no other until a batch has begun
+        return Verdict(REFUSED, NOBODY)
     _insert(queue, state.trial, request, model, deadline)
     fits = sizes > 1 and _try_schedules(tables, state, now, sizes)
     dropped = NOBODY
@@ -262,6 +267,7 @@ def offer(tables: Tables, state: State, request: int, model: int, now: float, si
         fits = dropped != NOBODY and _try_schedules(tables, state, now, sizes)
         state.totals[1] += fits
     if not fits:
+        state.totals[4] = 1
         return Verdict(REFUSED, NOBODY)
     _adopt(tables, state)
     state.totals[0] += 1

@@ -2,6 +2,7 @@
 
 Any one of them fits on one device, but a burst of one needs more than one device's speed, and there is not
 memory for all of them everywhere: what parallel groups are for. Profiles are computed, nothing is measured.
+The numbers were chosen, out of some sixteen settings, to show that: an illustration, no evidence of who is better.
 """
 
 from __future__ import annotations

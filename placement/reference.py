@@ -222,6 +222,8 @@ class _Deadline:
     admitted: int = 0
     overtaken: int = 0
     begun: int = 0
+    stuck: bool = False
+    """A newcomer was refused since a batch last began."""
     fates: list[Fate] = field(default_factory=list)
 
     def serve(self, workload: Workload) -> list[Fate]:
@@ -248,6 +250,7 @@ class _Deadline:
                     times,
                 )
             self.begun += 1
+            self.stuck = False
 
     def offer(self, newcomer: Waiting, now: float) -> str:
         """Admit or refuse; returns the newcomer's status."""
@@ -259,11 +262,14 @@ class _Deadline:
         if self.place_alone(newcomer, waiting, now):
             self.admitted += 1
             return "served"
+        if self.stuck:
+            return "refused"
         everybody = sorted([*waiting, newcomer], key=_by_deadline)
         schedule = self.find_schedule(everybody, now)
         if schedule is None and self.overtaken + 1 <= self.overtake * self.admitted:
             schedule = self.overtake_one(everybody, newcomer, now)
         if schedule is None:
+            self.stuck = True
             return "refused"
         self.schedule = schedule
         self.admitted += 1

@@ -1,7 +1,8 @@
 """An upper bound on the attainment that any plan could reach, whatever its groups, shapes, batches and memory.
 
 All devices are taken as one machine that may be shared and interrupted at will, and every request as the least device
-time that any shape and batch size asks for it; generating ones are taken as served. Even then, of the requests that arrive and fall due inside an interval
+time that any shape and batch size asks for it; generating ones are taken as served. Even then, of the requests that
+arrive and fall due inside an interval
 no more can be served than the machine has time for; the excesses of disjoint intervals add up.
 """
 

@@ -24,7 +24,7 @@ _SMALL_SHIFT = 0.05
 
 def make_draws(workload: Workload, models: int, count: int, seed: int, scale: float = 1.0) -> list[Workload]:
     """The workload itself and `count` - 1 others, all at `scale` times its rate."""
-    draws = [workload] + [_draw(workload, models, np.random.default_rng([seed, n])) for n in range(1, count)]
+    draws = [workload] + [draw_like(workload, models, seed, n) for n in range(1, count)]
     return [draw.faster(scale) for draw in draws] if scale != 1.0 else draws
 
 
@@ -54,7 +54,9 @@ def rise_together(workload: Workload, models: int) -> bool:
     return float(table.sum(axis=0).var()) > _TOGETHER * alone
 
 
-def _draw(workload: Workload, models: int, rng: np.random.Generator) -> Workload:
+def draw_like(workload: Workload, models: int, seed: int, number: int) -> Workload:
+    """One other draw of the traffic; it depends on the seed and its number alone."""
+    rng = np.random.default_rng([seed, number])
     span = max(workload.duration, 1e-9)
     own = workload.counts(models) / span
     asked = np.flatnonzero(own > 0)

@@ -15,12 +15,13 @@ import numpy as np
 
 from placement.plan import Plan
 from placement.search.candidate import Candidate, Space
-from placement.search.draws import make_draws
+from placement.search.draws import draw_like, make_draws
 from placement.search.effort import Effort
 from placement.search.fill import spread_fill
 from placement.search.improve import improve
 from placement.search.layouts import mixed_layouts, uniform_layout, useful_classes
-from placement.search.scorer import Scorer
+from placement.search.measure import count_met
+from placement.search.scorer import Scorer, judge
 from placement.simulator import Rule
 
 DRAWS = 6
@@ -29,11 +30,13 @@ RECORDED = 2
 FRESH_DRAWS = 12
 BEST_CLASSES = 5
 STARTS = 3
+HOPELESS = 0.03
+"""A start this much worse than the best is not measured to the end."""
 SERVED_ENOUGH = 0.995
 FASTER = 1.15
 FASTEST = 1.33
 # Shares of the effort after which each part ends; what is left judges the finalists.
-SCANNED, STARTED, DONE = 0.35, 0.6, 0.95
+SCANNED, STARTED, DONE = 0.3, 0.55, 0.85
 
 
 def search(
@@ -50,8 +53,6 @@ def search(
     stay = None if previous is None else space.candidate(previous)
     penalty = _cost_of_moves(space, stay, move_cost)
     scorer, starts = _starts(space, rule, max_batch, effort, seed, stay)
-    if len(space.problem.models) == 0 or not starts:
-        return starts[0]
     finalists = list(starts[:STARTS])
     share = (STARTED - effort.spent()) / max(len(finalists), 1)
     begin = effort.spent()
@@ -59,13 +60,10 @@ def search(
         finalists[number] = improve(space, scorer, start, effort, begin + share * (number + 1), rng, penalty)
     leader = max(finalists, key=lambda candidate: scorer.score(candidate).value - penalty(candidate))
     finalists.append(improve(space, scorer, leader, effort, DONE, rng, penalty))
-    judges = _fresh(space, rule, max_batch, seed, scorer)
-
-    def worth(candidate: Candidate) -> float:
-        return sum(weight * judge.score(candidate).value for judge, weight in judges) - penalty(candidate)
-
     unique = {candidate.key: candidate for candidate in [*finalists, *starts[:STARTS], *([stay] if stay else [])]}
-    return max(unique.values(), key=worth)
+    scores = _judge_afresh(space, list(unique.values()), rule, max_batch, effort, seed, scorer)
+    worth = [score - penalty(candidate) for candidate, score in zip(unique.values(), scores, strict=True)]
+    return list(unique.values())[int(np.argmax(worth))]
 
 
 def _starts(
@@ -79,10 +77,13 @@ def _starts(
         draws[RECORDED:] = [draw.faster(scale) for draw in draws[RECORDED:]]
         scorer = Scorer(space, draws[::-1], rule, max_batch)
         found = [] if stay is None else [stay]
+        best = -np.inf
         for candidate in _layouts(space, scorer, effort):
-            found.append(candidate)
-            scorer.score(candidate)
             effort.taken += 1
+            measured = scorer.measure_if(candidate, best - HOPELESS)
+            if measured is not None:
+                best = max(best, measured.score.value)
+                found.append(candidate)
         found.sort(key=lambda candidate: -scorer.score(candidate).value)
         if scorer.score(found[0]).attainment < SERVED_ENOUGH or scale * FASTER > FASTEST or effort.spent() > SCANNED:
             return scorer, found
@@ -108,7 +109,7 @@ def _layouts(space: Space, scorer: Scorer, effort: Effort) -> Iterator[Candidate
                 break
             candidate = whole(kind, uniform_layout(space, kind, one))
             yield candidate
-            ranked.append((scorer.score(candidate).value, one))
+            ranked.append((scorer.known_value(candidate), one))
         ranked.sort(reverse=True)
         fixed[kind] = uniform_layout(space, kind, ranked[0][1])
         best = [one for _, one in ranked[:BEST_CLASSES]]
@@ -119,15 +120,31 @@ def _layouts(space: Space, scorer: Scorer, effort: Effort) -> Iterator[Candidate
                 yield whole(kind, layout)
 
 
-def _fresh(space: Space, rule: Rule, max_batch: int, seed: int, seen: Scorer) -> list[tuple[Scorer, float]]:
-    """Scorers on draws that search has not used, with their weights: at the recorded rate, and at the faster one."""
+def _judge_afresh(
+    space: Space,
+    finalists: list[Candidate],
+    rule: Rule,
+    max_batch: int,
+    effort: Effort,
+    seed: int,
+    seen: Scorer,
+) -> list[float]:
+    """Values of the finalists on draws that search has not used, at the recorded rate and, for little, at the faster
+    one it searched with; as many draws as a budget of seconds has time for."""
     workload, models = space.problem.workload, len(space.problem.models)
     scale = workload.duration / max(min(draw.duration for draw in seen.draws), 1e-9)
-    recorded = Scorer(space, make_draws(workload, models, FRESH_DRAWS, seed + 1), rule, max_batch)
-    if scale < 1.01:
-        return [(recorded, 1.0)]
-    faster = Scorer(space, make_draws(workload, models, FRESH_DRAWS, seed + 2, scale), rule, max_batch)
-    return [(recorded, 0.9), (faster, 0.1)]
+    met = np.zeros((2, len(finalists), models), np.int64)
+    asked = np.zeros((2, models), np.int64)
+    for number in range(1, FRESH_DRAWS + 1):
+        draw = draw_like(workload, models, seed + 1, number)
+        for speed, rate in enumerate((1.0, scale)):
+            asked[speed] += draw.counts(models)
+            for place, candidate in enumerate(finalists):
+                met[speed, place] += count_met(space, candidate, draw.faster(rate), rule, max_batch)
+        if effort.seconds is not None and effort.spent() >= 1:
+            break
+    values = [[judge(space.problem, met[s, f], asked[s]).value for f in range(len(finalists))] for s in range(2)]
+    return [0.9 * recorded + 0.1 * faster for recorded, faster in zip(*values, strict=True)]
 
 
 def _cost_of_moves(space: Space, stay: Candidate | None, move_cost: float) -> Callable[[Candidate], float]:

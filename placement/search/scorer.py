@@ -48,6 +48,11 @@ class Scorer:
     def score(self, candidate: Candidate) -> Score:
         return self.measure(candidate).score
 
+    def known_value(self, candidate: Candidate) -> float:
+        """Its value if it was measured to the end, else less than any."""
+        measured = self._known.get(candidate.key)
+        return -np.inf if measured is None else measured.score.value
+
     def measure(self, candidate: Candidate) -> Measured:
         measured = self.measure_if(candidate, -np.inf)
         assert measured is not None

@@ -92,7 +92,7 @@ class Contest:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=["c01", "c09"], help="folders under cases/")
-    parser.add_argument("--steps", type=int, default=150, help="effort of our search at each value")
+    parser.add_argument("--steps", type=int, default=400, help="effort of our search at each value")
     parser.add_argument("--precision", type=float, default=0.02, help="relative; where bisection stops")
     parser.add_argument("--tiny", action="store_true", help="a small generated case, for tests")
     options = parser.parse_args(arguments)

@@ -33,6 +33,7 @@ class Tables(NamedTuple):
     R replicas (sorted by model, then by group)."""
 
     latency: Floats  # [C, P, B, S] seconds; inf where the profile has no such entry
+    through: Floats  # [C, P] seconds of one request through idle stages (a hair less, for rounding)
     wake: Floats  # [C, P, S] seconds to bring a parked shard into device memory
     batch_size: Ints  # [B] ascending from 1
     group_class: Ints  # [G]
@@ -43,7 +44,6 @@ class Tables(NamedTuple):
     batch_from: Ints  # [M] how many must wait before a batch clears them sooner on some replica
     first_replica: Ints  # [M + 1]: model m has the replicas first_replica[m] .. first_replica[m + 1] - 1
     replica_group: Ints  # [R]
-    replica_last: Ints  # [R] the last stage of its group
     replica_ready: Floats  # [R] seconds before which the replica is still loading
     replica_parked: Bools  # [R]
 
@@ -52,6 +52,7 @@ class Clocks(NamedTuple):
     """When each stage of each group is free, and which parked model is awake there."""
 
     free: Floats  # [G, S] seconds
+    drained: Floats  # [G] seconds: when the last stage is free
     awake: Ints  # [G] a model, or NOBODY
 
 
@@ -96,7 +97,7 @@ def new_state(groups: int, stages: int, models: int, capacity: int) -> State:
     """Idle groups and an empty queue that may hold `capacity` requests."""
 
     def clocks() -> Clocks:
-        return Clocks(np.zeros((groups, stages)), np.full(groups, NOBODY, np.int64))
+        return Clocks(np.zeros((groups, stages)), np.zeros(groups), np.full(groups, NOBODY, np.int64))
 
     def queue() -> Queue:
         rows = capacity + 1
@@ -149,6 +150,7 @@ def occupy(tables: Tables, clocks: Clocks, replica: int, model: int, size: int, 
     for s in range(tables.stages[group]):
         x = later(x, clocks.free[group, s]) + tables.latency[kind, profile, size, s]
         clocks.free[group, s] = x
+    clocks.drained[group] = x
     return x
 
 
@@ -165,9 +167,10 @@ def first_to_finish(tables: Tables, clocks: Clocks, model: int, now: float, dead
     best_finish = np.inf
     profile = tables.profile[model]
     for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
-        group, last = tables.replica_group[replica], tables.replica_last[replica]
-        # The walk through the stages can only end later than this.
-        if clocks.free[group, last] + tables.latency[tables.group_class[group], profile, 0, last] >= best_finish:
+        group = tables.replica_group[replica]
+        # The walk through the stages cannot end before this.
+        least = later(now, clocks.free[group, 0]) + tables.through[tables.group_class[group], profile]
+        if later(least, clocks.drained[group]) >= best_finish:
             continue
         finish = finish_time(tables, clocks, replica, model, 0, now)
         if finish < best_finish:
@@ -182,8 +185,7 @@ def shortest_queue(tables: Tables, clocks: Clocks, model: int) -> int:
     best = NOBODY
     best_free = np.inf
     for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
-        free = clocks.free[tables.replica_group[replica], tables.replica_last[replica]]
-        free = later(free, tables.replica_ready[replica])
+        free = later(clocks.drained[tables.replica_group[replica]], tables.replica_ready[replica])
         if free < best_free:
             best_free = free
             best = replica
@@ -237,7 +239,7 @@ def offer(tables: Tables, state: State, request: int, model: int, now: float, si
         return Verdict(QUEUE_FULL, NOBODY)
     deadline = now + tables.slack[model]
     if count == 0:
-        _copy_clocks(tables, state.clocks, state.tail)
+        copy_clocks(tables, state.clocks, state.tail)
     last = count == 0 or queue.deadline[count - 1] <= deadline
     if sizes == 1 or state.alone[model] + 1 < tables.batch_from[model]:
         # Too few of its model wait alone to make a batch: those due before it keep their places.
@@ -259,12 +261,12 @@ def offer(tables: Tables, state: State, request: int, model: int, now: float, si
             return Verdict(SERVED, NOBODY)
     if state.totals[4]:  # what did not help one newcomer helps no other until a batch has begun
         return Verdict(REFUSED, NOBODY)
-    _insert(queue, state.trial, request, model, deadline)
-    fits = sizes > 1 and _try_schedules(tables, state, now, sizes)
+    insert(queue, state.trial, request, model, deadline)
+    fits = sizes > 1 and try_schedules(tables, state, now, sizes)
     dropped = NOBODY
     if not fits and state.totals[1] + 1 <= overtake * state.totals[0]:
         dropped = _drop_costliest(tables, state, request, model)
-        fits = dropped != NOBODY and _try_schedules(tables, state, now, sizes)
+        fits = dropped != NOBODY and try_schedules(tables, state, now, sizes)
         state.totals[1] += fits
     if not fits:
         state.totals[4] = 1
@@ -279,8 +281,8 @@ def _place_alone(tables: Tables, state: State, request: int, model: int, deadlin
     """Place the newcomer and all due after it anew, each alone, behind those due before it, into `trial`. False once
     one would miss its deadline."""
     trial = state.trial
-    _insert(state.queue, trial, request, model, deadline)
-    _copy_clocks(tables, state.clocks, state.draft)
+    insert(state.queue, trial, request, model, deadline)
+    copy_clocks(tables, state.clocks, state.draft)
     row = 0
     while trial.request[row] != request:
         _copy_row(state.queue, row, trial, row)
@@ -383,11 +385,11 @@ def clear_time(tables: Tables, kind: int, profile: int, size: int, stages: int, 
 
 
 @compiled_apart
-def _try_schedules(tables: Tables, state: State, now: float, sizes: int) -> bool:
+def try_schedules(tables: Tables, state: State, now: float, sizes: int) -> bool:
     """The first schedule that keeps every deadline: eager batches, none, pairs, the largest possible."""
     for attempt in range(4 if sizes > 1 else 1):
         cap = 0 if sizes == 1 else (EAGER, 0, 1, sizes - 1)[attempt]
-        _copy_clocks(tables, state.clocks, state.draft)
+        copy_clocks(tables, state.clocks, state.draft)
         if build_schedule(tables, state, now, cap, sizes):
             return True
     return False
@@ -409,11 +411,11 @@ def _adopt(tables: Tables, state: State) -> None:
         else:
             state.totals[3] += 1
     queue.length[0] = state.totals[2] = trial.length[0]
-    _copy_clocks(tables, state.draft, state.tail)
+    copy_clocks(tables, state.draft, state.tail)
 
 
 @compiled
-def _insert(queue: Queue, trial: Queue, request: int, model: int, deadline: float) -> None:
+def insert(queue: Queue, trial: Queue, request: int, model: int, deadline: float) -> None:
     """The queue with the newcomer at its place by deadline (behind equals), into `trial`."""
     count = queue.length[0]
     place = count
@@ -468,8 +470,9 @@ def _copy_row(source: Queue, row: int, target: Queue, place: int) -> None:
 
 
 @compiled
-def _copy_clocks(tables: Tables, source: Clocks, target: Clocks) -> None:
+def copy_clocks(tables: Tables, source: Clocks, target: Clocks) -> None:
     for group in range(tables.stages.size):
         target.awake[group] = source.awake[group]
+        target.drained[group] = source.drained[group]
         for s in range(tables.stages[group]):
             target.free[group, s] = source.free[group, s]

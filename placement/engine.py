@@ -118,6 +118,7 @@ def run_step(world: World, lane: int, now: float, prefill: int, context: int) ->
         lanes.stage_end[lane, s] = x
         slowest = later(slowest, seconds)
         world.busy[group] += seconds
+    world.clocks.drained[group] = x
     lanes.end[lane] = x
     lanes.slowest[lane] = slowest
     lanes.in_flight[lane] = True

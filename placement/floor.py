@@ -21,6 +21,7 @@ from placement.dispatch import (
     Ints,
     State,
     Tables,
+    copy_clocks,
     finish_time,
     later,
     launch,
@@ -126,10 +127,7 @@ def bind_one_pass(tables: Tables, clocks: Clocks, done: OnePass, request: int, m
 def launch_one_pass(tables: Tables, state: State, done: OnePass, now: float) -> None:
     """Begin the one-pass batches whose start has come, noting stage by stage what `launch` will do."""
     queue, draft = state.queue, state.draft
-    for group in range(tables.stages.size):
-        draft.awake[group] = state.clocks.awake[group]
-        for s in range(tables.stages[group]):
-            draft.free[group, s] = state.clocks.free[group, s]
+    copy_clocks(tables, state.clocks, draft)
     newest = NOBODY
     for row in range(queue.length[0]):
         if queue.start[row] > now:
@@ -174,6 +172,7 @@ def _run_batch(
         answers.stage_start[request, s] = begin
         answers.stage_end[request, s] = x
         done.busy[group] += x - begin
+    clocks.drained[group] = x
     answers.status[request] = SERVED
     answers.group[request] = group
     answers.batch[request] = done.batches[0]

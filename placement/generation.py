@@ -210,6 +210,7 @@ def _visit(floor: Floor, group: int, now: float) -> None:
         if began and floor.state.queue.length[0] > 0:  # what is offered next sees the step
             for s in range(floor.tables.stages[group]):
                 floor.state.tail.free[group, s] = world.clocks.free[group, s]
+            floor.state.tail.drained[group] = world.clocks.drained[group]
         if world.totals[PREEMPTIONS] > preempted:
             for other in range(floor.wake.size):
                 if other != group:

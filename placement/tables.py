@@ -166,6 +166,7 @@ class Catalogue:
         counts = np.bincount(replica_model, minlength=models)
         return Tables(
             latency=self.latency,
+            through=self._through,
             wake=self._no_wake if wake is None else wake,
             batch_size=self.batch_size,
             group_class=group_class,
@@ -176,7 +177,6 @@ class Catalogue:
             batch_from=self._batch_from(group_class, replica_model, replica_group),
             first_replica=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
             replica_group=replica_group,
-            replica_last=self._class_stages[group_class][replica_group] - 1,
             replica_ready=np.zeros(len(replica_group)),
             replica_parked=np.zeros(len(replica_group), np.bool_) if replica_parked is None else replica_parked,
         )
@@ -207,6 +207,12 @@ class Catalogue:
         each = self.batch_from[group_class[replica_group], self.profile_of_model[replica_model]]
         np.minimum.at(result, replica_model, each)
         return result
+
+    @cached_property
+    def _through(self) -> Floats:
+        inside = np.arange(self.stages) < self._class_stages[:, None]
+        total: Floats = np.where(inside[:, None, :], self.latency[:, :, 0, :], 0.0).sum(axis=2)
+        return total * (1 - 1e-12)
 
     @cached_property
     def _no_wake(self) -> Floats:

@@ -25,9 +25,9 @@ from placement.dispatch import (
     Tables,
     _adopt,
     _copy_row,
-    _insert,
-    _try_schedules,
+    insert,
     new_state,
+    try_schedules,
 )
 from placement.errors import InputError
 from placement.outcome import Outcome
@@ -63,7 +63,7 @@ def simulate_transition(
     serving = _Serving(problem, whole, workload, rule, max_batch)
     for (at, plan), end in zip(plans, [*moments[1:], math.inf], strict=True):
         serving.replace_plan(plan, at)
-        clocks = Clocks(serving.state.clocks.free.copy(), serving.state.clocks.awake.copy())
+        clocks = Clocks(*(column.copy() for column in serving.state.clocks))
         ran = serving.serve(at, end)
         group[ran] = serving.tables.replica_group[serving.records.replica[ran]]
         replay(serving.tables, workload, serving.records, ran, clocks, times)
@@ -118,7 +118,7 @@ class _Serving:
 
     def _take_over_clocks(self, kept: dict[int, int], at: float) -> None:
         """Kept groups keep their clocks; a stage of another is free when its devices did what they began."""
-        free, awake = self.state.clocks
+        free, drained, awake = self.state.clocks
         done: dict[str, float] = {}
         for number in range(min(self.groups, default=0)):
             group = self.whole.groups[number]
@@ -133,6 +133,7 @@ class _Serving:
             else:
                 for stage in range(group.pp):
                     free[number, stage] = max(done.get(name, at) for name in group.stage_devices(stage))
+            drained[number] = free[number, group.pp - 1]
 
     def _load(self, old: Groups, kept: dict[int, int], at: float) -> Ready:
         """When each replica can be used: one that stays, as before; a parked one whose weights are in the
@@ -192,7 +193,8 @@ class _Serving:
         queue.replica[: len(replicas)] = replicas
         for number in self.groups:
             source, place = (tail, kept[number]) if number in kept else (clocks, number)
-            tail.free[number], tail.awake[number] = source.free[place], source.awake[place]
+            for mine, theirs in zip(tail, source, strict=True):
+                mine[number] = theirs[place]
         return True
 
 
@@ -223,7 +225,7 @@ def reschedule(tables: Tables, state: State, now: float, sizes: int, status: NDA
     for row in range(count):
         _copy_row(queue, row, trial, row)
     trial.length[0] = count
-    if _try_schedules(tables, state, now, sizes):
+    if try_schedules(tables, state, now, sizes):
         _adopt(tables, state)
         return
     for row in range(count):
@@ -231,8 +233,8 @@ def reschedule(tables: Tables, state: State, now: float, sizes: int, status: NDA
     queue.length[0] = state.totals[3] = 0
     for row in range(count):  # adopting writes no row after this one
         request = queue.request[row]
-        _insert(queue, trial, request, queue.model[row], queue.deadline[row])
-        if _try_schedules(tables, state, now, sizes):
+        insert(queue, trial, request, queue.model[row], queue.deadline[row])
+        if try_schedules(tables, state, now, sizes):
             _adopt(tables, state)
         else:
             status[request] = EXPIRED

@@ -1,0 +1,48 @@
+"""A tiny run of each benchmark, so that none rots: one JSON line, with the ratio it is there for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RATIOS = {
+    "simulator": "ratio_to_plain",
+    "planner_cases": "mean_missed_share_cut",
+    "planner_scale": "ratio_to_limit",
+    "max_rate": "cases",
+    "generation": "ratio",
+}
+
+
+def test_every_benchmark_is_listed() -> None:
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__", "cases"}
+    assert scripts == set(RATIOS)
+
+
+@pytest.mark.parametrize("name", sorted(RATIOS))
+def test_a_tiny_run_prints_one_json_line(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", "--tiny"], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert len(lines) == 1
+    assert RATIOS[name] in json.loads(lines[0])
+
+
+def test_without_data_a_benchmark_says_so(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.planner_cases"],
+        cwd=ROOT,
+        env={"PATH": "", "PENSTOCK_DATA": str(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "set PENSTOCK_DATA" in json.loads(run.stdout)["skipped"]

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from loadgen.traces import read_azure
-from placement.analytic import TransformerConfig, analytic_profile
 from placement.cluster import Cluster
+from placement.costs.analytic import TransformerConfig, analytic_profile
 from placement.dispatch import EXPIRED, SERVED
 from placement.files import convert
-from placement.generation import serve, simulate_generation
-from placement.generation_reference import Reference
+from placement.generation.reference import Reference
+from placement.generation.serve import serve, simulate_generation
 from placement.outcome import Outcome
 from placement.plan import Plan, check_plan
 from placement.problem import Model, Problem, Slo

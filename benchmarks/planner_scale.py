@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.cases import emit, note
 from loadgen import gamma_arrivals, power_law_split
-from placement.analytic import TransformerConfig, analytic_profile
 from placement.cluster import Cluster, Node
+from placement.costs.analytic import TransformerConfig, analytic_profile
 from placement.planner import DEFAULT_STEPS, make_plan
 from placement.problem import Model, Problem, Slo
 from placement.profile import Profile, Shape

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from loadgen import traffic_from_spec
-from placement.analytic import TransformerConfig, analytic_profile
 from placement.cluster import Cluster, Node
+from placement.costs.analytic import TransformerConfig, analytic_profile
 from placement.files import write_json
 from placement.problem import Model, Problem, Slo
 from placement.profile import Generation, Profile, Shape, ShapeProfile, StepCost

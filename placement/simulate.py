@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from placement.compiled import entry_point
 from placement.dispatch import NOBODY, Clocks, Floats, Ints, Tables, later, new_state
-from placement.generation import simulate_generation
+from placement.generation.serve import simulate_generation
 from placement.outcome import Outcome
 from placement.plan import Plan
 from placement.problem import Problem

@@ -63,7 +63,8 @@ def simulate_transition(
     serving = _Serving(problem, whole, workload, rule, max_batch)
     for (at, plan), end in zip(plans, [*moments[1:], math.inf], strict=True):
         serving.replace_plan(plan, at)
-        clocks = Clocks(*(column.copy() for column in serving.state.clocks))
+        free, drained, awake = serving.state.clocks
+        clocks = Clocks(free.copy(), drained.copy(), awake.copy())
         ran = serving.serve(at, end)
         group[ran] = serving.tables.replica_group[serving.records.replica[ran]]
         replay(serving.tables, workload, serving.records, ran, clocks, times)

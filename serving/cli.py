@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from placement.cli import add_commands
+from placement.cli.commands import add_commands
 from placement.errors import InputError
 
 INTERRUPTED = 130

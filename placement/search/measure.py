@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placement.dispatch import NOBODY, Floats, Ints
-from placement.generation import simulate_generation
+from placement.generation.serve import simulate_generation
 from placement.outcome import Outcome
 from placement.search.candidate import Candidate, Space
 from placement.simulator import Rule, count_served, record_served

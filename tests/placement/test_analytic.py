@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.analytic import TransformerConfig, UsualStep, analytic_profile
+from placement.costs.analytic import TransformerConfig, UsualStep, analytic_profile
+from placement.costs.hardware import KINDS, Link
+from placement.costs.layer_cost import layer_costs
 from placement.errors import InfeasibleError, InputError
-from placement.hardware import KINDS, Link
-from placement.layer_cost import layer_costs
 
 LLAMA_2_7B = {
     "model_type": "llama",

@@ -18,7 +18,7 @@ from placement.cluster import Cluster
 from placement.dispatch import EXPIRED, FAILED, NO_REPLICA, NOBODY, QUEUE_FULL, REFUSED, SERVED
 from placement.errors import InputError
 from placement.files import convert
-from placement.generation import count_met, serve, simulate_generation
+from placement.generation.serve import count_met, serve, simulate_generation
 from placement.outcome import Outcome
 from placement.plan import Plan, check_plan
 from placement.problem import Model, Problem, Slo

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from placement.cluster import Cluster
 from placement.dispatch import REASONS
 from placement.files import convert
-from placement.generation import Served, serve
-from placement.generation_reference import Reference
+from placement.generation.reference import Reference
+from placement.generation.serve import Served, serve
 from placement.plan import Plan, check_plan
 from placement.problem import Model, Problem, Slo
 from placement.profile import Profile

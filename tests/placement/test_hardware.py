@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from placement.costs.hardware import KINDS, Assumed, DeviceKind, Link, device_kind
 from placement.errors import InputError
-from placement.hardware import KINDS, Assumed, DeviceKind, Link, device_kind
 
 
 def test_the_kinds_that_are_promised_are_there():

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placement.costs.slicing import slice_stages
 from placement.errors import InfeasibleError, InputError
-from placement.slicing import slice_stages
 
 # Whole numbers: sums are exact, so that equal means equal.
 AMOUNTS = st.integers(0, 6)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placement.hardware import DeviceKind, Link
-from placement.slicing import Floats
-from placement.transformer import TransformerConfig
+from placement.costs.hardware import DeviceKind, Link
+from placement.costs.slicing import Floats
+from placement.costs.transformer import TransformerConfig
 
 # Kernels of one layer: 2 norms, qkv, rotary, attention, output, 2 residuals, 2 of the ffn.
 _KERNELS_DENSE = 10

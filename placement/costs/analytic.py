@@ -11,12 +11,12 @@ from typing import Literal
 
 import numpy as np
 
+from placement.costs.hardware import DeviceKind, Link, device_kind
+from placement.costs.layer_cost import LayerCosts, layer_costs, workspace_bytes
+from placement.costs.slicing import Floats, Slicing, slice_stages
+from placement.costs.transformer import TransformerConfig
 from placement.errors import InfeasibleError, InputError
-from placement.hardware import DeviceKind, Link, device_kind
-from placement.layer_cost import LayerCosts, layer_costs, workspace_bytes
 from placement.profile import MAX_BATCH, MAX_STAGES, Generation, Profile, Shape, ShapeProfile, StepCost
-from placement.slicing import Floats, Slicing, slice_stages
-from placement.transformer import TransformerConfig
 from placement.units import Bytes
 
 __all__ = ["DEFAULT_BATCHES", "TransformerConfig", "UsualStep", "analytic_profile"]

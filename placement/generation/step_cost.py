@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placement.compiled import compiled
 from placement.dispatch import later
-from placement.engine_tables import Engines
+from placement.generation.engine_tables import Engines
 
 FIXED, WEIGHTS, PREFILL_TOKEN, PREFILL_CONTEXT, SEQUENCE, CACHED_TOKEN = range(6)
 

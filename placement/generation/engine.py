@@ -10,9 +10,9 @@ import numpy as np
 
 from placement.compiled import compiled, compiled_apart
 from placement.dispatch import FAILED, NOBODY, SERVED, later
-from placement.engine_tables import PREEMPTIONS, STEPS, World
-from placement.intake import join_front, learn_wait, next_in_line, pull
-from placement.step_cost import step_s
+from placement.generation.engine_tables import PREEMPTIONS, STEPS, World
+from placement.generation.intake import join_front, learn_wait, next_in_line, pull
+from placement.generation.step_cost import step_s
 
 NEVER = np.iinfo(np.int64).max
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from placement.compiled import compiled, entry_point
 from placement.dispatch import EXPIRED, NO_REPLICA, NOBODY, SERVED, Floats, Ints, new_state
-from placement.engine import begin_step, end_step
-from placement.engine_tables import PREEMPTIONS, STEPS, Answers, engines_of, new_world
 from placement.errors import InputError
-from placement.first_token import admission, least_loaded, new_outlook
-from placement.floor import (
+from placement.generation.engine import begin_step, end_step
+from placement.generation.engine_tables import PREEMPTIONS, STEPS, Answers, engines_of, new_world
+from placement.generation.first_token import admission, least_loaded, new_outlook
+from placement.generation.floor import (
     Floor,
     OnePass,
     bind_one_pass,
@@ -28,7 +28,7 @@ from placement.floor import (
     offer_one_pass,
     rewake,
 )
-from placement.intake import join_back
+from placement.generation.intake import join_back
 from placement.outcome import Outcome
 from placement.plan import Plan
 from placement.problem import Problem

@@ -12,9 +12,9 @@ import numpy as np
 
 from placement.compiled import compiled, compiled_apart
 from placement.dispatch import NOBODY, QUEUE_FULL, REFUSED, SERVED, Clocks, Floats, Ints, later
-from placement.engine_tables import World
-from placement.intake import expire, mean_output, others_s
-from placement.step_cost import CACHED_TOKEN, FIXED, PREFILL_TOKEN, SEQUENCE, WEIGHTS, prefill_s, step_s
+from placement.generation.engine_tables import World
+from placement.generation.intake import expire, mean_output, others_s
+from placement.generation.step_cost import CACHED_TOKEN, FIXED, PREFILL_TOKEN, SEQUENCE, WEIGHTS, prefill_s, step_s
 
 
 class Outlook(NamedTuple):

@@ -6,7 +6,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from placement.intake import LATE_SHARE, LEAST_STRETCH, MOST_STRETCH, PRIOR_OUTPUT, PRIOR_WEIGHT, STRETCH_STEP
+from placement.generation.intake import (
+    LATE_SHARE,
+    LEAST_STRETCH,
+    MOST_STRETCH,
+    PRIOR_OUTPUT,
+    PRIOR_WEIGHT,
+    STRETCH_STEP,
+)
 from placement.profile import StepCost
 
 Spans = list[tuple[float, float]]

@@ -10,10 +10,10 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from placement.costs.hardware import DTYPE_BYTES, Dtype
+from placement.costs.hf_config import hf_fields
 from placement.errors import InputError
 from placement.files import convert
-from placement.hardware import DTYPE_BYTES, Dtype
-from placement.hf_config import hf_fields
 
 Count = Annotated[int, Meta(ge=1, le=10**8)]
 OptionalCount = Annotated[int, Meta(ge=0, le=10**8)]

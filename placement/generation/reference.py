@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from itertools import count
 
-from placement.engine_reference import Engine, Lane, Learner, Outlook, Sequence
-from placement.intake import MOST_SKIPPED
+from placement.generation.intake import MOST_SKIPPED
+from placement.generation.reference_engine import Engine, Lane, Learner, Outlook, Sequence
 from placement.plan import Plan, replica_profile
 from placement.problem import MAX_SLO_S, Model, Problem
 from placement.reference import Clock, Fate, Replica, Waiting, _Deadline, begin, describe, finish, run

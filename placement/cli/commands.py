@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placement.cli_input import (
+from placement.cli.input import (
     budget_seconds,
     check_outputs,
     check_problem,
@@ -28,7 +28,7 @@ from placement.cli_input import (
     share,
     whole,
 )
-from placement.cli_views import demo_text, outcome_text, plan_summary, plan_text
+from placement.cli.views import demo_text, outcome_text, plan_summary, plan_text
 from placement.errors import InputError
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from placement.dispatch import (
     offer,
     shortest_queue,
 )
-from placement.engine_tables import Answers, World
-from placement.first_token import Outlook
+from placement.generation.engine_tables import Answers, World
+from placement.generation.first_token import Outlook
 
 
 class OnePass(NamedTuple):

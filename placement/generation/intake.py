@@ -9,8 +9,8 @@ import numpy as np
 
 from placement.compiled import compiled
 from placement.dispatch import EXPIRED, NOBODY, later
-from placement.engine_tables import PULLS, Learned, World
-from placement.step_cost import prefill_s, step_s
+from placement.generation.engine_tables import PULLS, Learned, World
+from placement.generation.step_cost import prefill_s, step_s
 
 PRIOR_OUTPUT = 256.0
 PRIOR_WEIGHT = 1.0

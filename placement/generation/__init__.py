@@ -1,0 +1,1 @@
+"""Models that answer token by token: engines with continuous batching, simulated step by step."""

@@ -1,4 +1,4 @@
-"""The simulator of generating models restated plainly: what generation.py must do, to read and to test
+"""The simulator of generating models restated plainly: what serve.py must do, to read and to test
 against.
 
 Objects and lists, every sequence counted token by token; no speed. docs/generation.md tells the same in

@@ -23,7 +23,7 @@ from placement.planner import DEFAULT_STEPS, make_plan
 from placement.search.draws import make_draws
 from placement.search.effort import Effort
 from placement.simulate import DEFAULT_MAX_BATCH, simulate
-from placement.simulator import Rule
+from placement.simulator import RULES, Rule
 
 MISSES_ENOUGH = 0.003
 """Cases in which the peer misses more than this share count for the mean cut."""
@@ -49,7 +49,8 @@ def main() -> None:
 
 def _measure(case: Case, steps: int) -> dict[str, Any]:
     peer = case.best_peer
-    make_plan(case.problem, effort=Effort(steps=1))  # compiles
+    for rule in RULES:
+        make_plan(case.problem, rule=rule, effort=Effort(steps=1))  # compiles
     begin = time.process_time()
     whole = make_plan(case.problem, effort=Effort(steps=steps))
     seconds = time.process_time() - begin

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from placement.clocks import Bools
 from placement.comparison import AXES, BOUND, Axis, Comparison, Point
-from placement.dispatch import Bools
 from placement.errors import InfeasibleError, InputError
 from placement.plan import Plan
 from placement.planner import POLICIES, make_plan

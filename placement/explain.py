@@ -14,8 +14,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from placement.clocks import Floats
 from placement.cluster import Cluster, Node
-from placement.dispatch import Floats
 from placement.errors import InputError
 from placement.outcome import Outcome
 from placement.plan import Group, Plan, check_plan

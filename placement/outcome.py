@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placement.dispatch import REASONS, SERVED, Floats, Ints
+from placement.clocks import Floats, Ints
+from placement.dispatch import REASONS, SERVED
 from placement.plan import Plan
 from placement.problem import Problem
 from placement.workload import Workload

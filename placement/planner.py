@@ -15,7 +15,7 @@ from placement.search.alpaserve import alpaserve, replication, round_robin
 from placement.search.bound import upper_bound
 from placement.search.candidate import Candidate, Space
 from placement.search.cells import split_cells
-from placement.search.draws import make_draws
+from placement.search.draws import cut, make_draws
 from placement.search.effort import Effort
 from placement.search.ladder import drain_order
 from placement.search.park import park_models
@@ -54,7 +54,7 @@ def make_plan(
     if policy == "penstock":
         plan = _search_cells(space, rule, max_batch, effort, seed, previous, move_cost)
         plan = park_models(space, plan, _busy_draws(problem, seed), rule, max_batch)
-        calm = Scorer(space, [problem.workload.faster(LADDER_RATE)], rule, max_batch)
+        calm = Scorer(space, [cut(problem.workload, seed, 0).faster(LADDER_RATE)], rule, max_batch)
         plan = msgspec.structs.replace(plan, ladder=drain_order(calm, space.candidate(plan)))
     else:
         plan = space.plan(_without_empty(_baseline(space, policy)))

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from placement.clocks import NOBODY, Clocks, Floats, Ints, Tables, later, new_clocks
 from placement.compiled import entry_point
-from placement.dispatch import NOBODY, Clocks, Floats, Ints, Tables, later, new_state
 from placement.generation.serve import simulate_generation
 from placement.outcome import Outcome
 from placement.plan import Plan
@@ -62,10 +62,6 @@ def new_stage_times(requests: int, plan: Plan) -> StageTimes:
     stages = max((group.pp for group in plan.groups), default=1)
     start, end = (np.full((requests, stages), np.nan) for _ in range(2))
     return StageTimes(start, end, np.zeros(len(plan.groups)))
-
-
-def new_clocks(groups: int, stages: int) -> Clocks:
-    return new_state(groups, stages, 0, 0).clocks
 
 
 def replay(tables: Tables, workload: Workload, records: Records, ran: Ints, clocks: Clocks, times: StageTimes) -> None:

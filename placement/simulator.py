@@ -10,26 +10,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from placement.clocks import NOBODY, Clocks, Floats, Ints, Tables, finish_time, later, occupy
 from placement.compiled import compiled, entry_point
-from placement.dispatch import (
-    EXPIRED,
-    NO_REPLICA,
-    NOBODY,
-    REFUSED,
-    SERVED,
-    Clocks,
-    Floats,
-    Ints,
-    State,
-    Tables,
-    finish_time,
-    later,
-    launch,
-    new_state,
-    occupy,
-    offer,
-    shortest_queue,
-)
+from placement.dispatch import EXPIRED, NO_REPLICA, REFUSED, SERVED, State, launch, new_state, offer, shortest_queue
 from placement.workload import Workload
 
 Rule = Literal["deadline", "shortest-queue"]

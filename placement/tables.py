@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from placement.dispatch import EAGER_SHARE, Floats, Ints, Tables
+from placement.clocks import Floats, Ints, Tables
+from placement.dispatch import EAGER_SHARE
 from placement.plan import Group, Plan
 from placement.problem import Problem
 from placement.profile import Profile, Shape, ShapeProfile
@@ -26,7 +27,7 @@ class GroupClass:
 class Catalogue:
     """What every model costs on every class of group, as arrays; made once for a problem, used for all its plans."""
 
-    def __init__(self, problem: Problem, sizes: int | None = None) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
         profiles: dict[int, Profile] = {id(model.profile): model.profile for model in problem.models}
         self.profiles = tuple(profiles.values())

@@ -14,21 +14,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from placement.clocks import NOBODY, Clocks, Floats, Ints, Tables
 from placement.compiled import entry_point
-from placement.dispatch import (
-    EXPIRED,
-    NOBODY,
-    Clocks,
-    Floats,
-    Ints,
-    State,
-    Tables,
-    _adopt,
-    _copy_row,
-    insert,
-    new_state,
-    try_schedules,
-)
+from placement.dispatch import EXPIRED, State, _adopt, _copy_row, insert, new_state, try_schedules
 from placement.errors import InputError
 from placement.outcome import Outcome
 from placement.plan import Group, Plan, check_plan, replica_profile

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from placement.clocks import NOBODY, later
 from placement.compiled import compiled, compiled_apart
-from placement.dispatch import FAILED, NOBODY, SERVED, later
+from placement.dispatch import FAILED, SERVED
 from placement.generation.engine_tables import PREEMPTIONS, STEPS, World
 from placement.generation.intake import join_front, learn_wait, next_in_line, pull
 from placement.generation.step_cost import step_s

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from placement.dispatch import NOBODY, REFUSED, Bools, Clocks, Floats, Ints
+from placement.clocks import NOBODY, Bools, Clocks, Floats, Ints
+from placement.dispatch import REFUSED
 from placement.errors import InputError
 from placement.plan import Plan
 from placement.problem import MAX_SLO_S

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placement.clocks import NOBODY, Clocks, Floats, Ints, later
 from placement.compiled import compiled, compiled_apart
-from placement.dispatch import NOBODY, QUEUE_FULL, REFUSED, SERVED, Clocks, Floats, Ints, later
+from placement.dispatch import QUEUE_FULL, REFUSED, SERVED
 from placement.generation.engine_tables import World
 from placement.generation.intake import expire, mean_output, others_s
 from placement.generation.step_cost import CACHED_TOKEN, FIXED, PREFILL_TOKEN, SEQUENCE, WEIGHTS, prefill_s, step_s

@@ -10,24 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placement.clocks import NOBODY, Clocks, Floats, Ints, Tables, copy_clocks, finish_time, later
 from placement.compiled import compiled, compiled_apart
-from placement.dispatch import (
-    EXPIRED,
-    NO_REPLICA,
-    NOBODY,
-    SERVED,
-    Clocks,
-    Floats,
-    Ints,
-    State,
-    Tables,
-    copy_clocks,
-    finish_time,
-    later,
-    launch,
-    offer,
-    shortest_queue,
-)
+from placement.dispatch import EXPIRED, NO_REPLICA, SERVED, State, launch, offer, shortest_queue
 from placement.generation.engine_tables import Answers, World
 from placement.generation.first_token import Outlook
 

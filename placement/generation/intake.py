@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from placement.clocks import NOBODY, later
 from placement.compiled import compiled
-from placement.dispatch import EXPIRED, NOBODY, later
+from placement.dispatch import EXPIRED
 from placement.generation.engine_tables import PULLS, Learned, World
 from placement.generation.step_cost import prefill_s, step_s
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from placement.clocks import NOBODY, Floats, Ints
 from placement.compiled import compiled, entry_point
-from placement.dispatch import EXPIRED, NO_REPLICA, NOBODY, SERVED, Floats, Ints, new_state
+from placement.dispatch import EXPIRED, NO_REPLICA, SERVED, new_state
 from placement.errors import InputError
 from placement.generation.engine import begin_step, end_step
 from placement.generation.engine_tables import PREEMPTIONS, STEPS, Answers, engines_of, new_world

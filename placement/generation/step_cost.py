@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from placement.clocks import later
 from placement.compiled import compiled
-from placement.dispatch import later
 from placement.generation.engine_tables import Engines
 
 FIXED, WEIGHTS, PREFILL_TOKEN, PREFILL_CONTEXT, SEQUENCE, CACHED_TOKEN = range(6)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from placement.clocks import Floats
 from placement.comparison import BOUND, MEANING, Axis, Comparison
-from placement.dispatch import REASONS, SERVED, Floats
+from placement.dispatch import REASONS, SERVED
 from placement.outcome import Outcome
 from placement.report.page import Figure, escaped, shortened
 

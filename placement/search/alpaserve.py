@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from placement.dispatch import Bools
+from placement.clocks import Bools
 from placement.search.candidate import Candidate, Space
 from placement.search.layouts import fill_up, uniform_layout, useful_classes
 from placement.search.measure import count_met, measure_load

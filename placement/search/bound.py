@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from placement.clocks import Bools, Floats, Ints
 from placement.compiled import entry_point
-from placement.dispatch import Bools, Floats, Ints
 from placement.problem import Problem
 from placement.tables import Catalogue
 from placement.workload import Workload

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placement.dispatch import Bools, Floats, Ints, Tables
+from placement.clocks import Bools, Floats, Ints, Tables
 from placement.plan import Group, Plan
 from placement.tables import Catalogue
 

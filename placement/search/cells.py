@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from placement.clocks import Ints
 from placement.cluster import Cluster, Node
-from placement.dispatch import Ints
 from placement.problem import Problem
 
 CELL_DEVICES = 64

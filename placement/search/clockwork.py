@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placement.dispatch import SERVED, Bools, Floats, Ints, new_state
+from placement.clocks import Bools, Floats, Ints
+from placement.dispatch import SERVED, new_state
 from placement.errors import InputError
 from placement.problem import Problem
 from placement.search.alpaserve import replication

@@ -13,9 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from placement.dispatch import Floats, Ints
+from placement.clocks import Floats, Ints
 from placement.workload import Workload
 
+MOST_REQUESTS = 12_000
+"""What search simulates of one draw: enough to tell candidates apart, and its cost does not grow with the recording."""
 _WINDOWS = 20
 _FEW_WINDOWS = 10
 _TOGETHER = 3.0
@@ -26,6 +28,15 @@ def make_draws(workload: Workload, models: int, count: int, seed: int, scale: fl
     """The workload itself and `count` - 1 others, all at `scale` times its rate."""
     draws = [workload] + [draw_like(workload, models, seed, n) for n in range(1, count)]
     return [draw.faster(scale) for draw in draws] if scale != 1.0 else draws
+
+
+def cut(workload: Workload, seed: int, number: int) -> Workload:
+    """A stretch of at most MOST_REQUESTS requests, from a moment that depends on the seed and the number."""
+    if len(workload) <= MOST_REQUESTS:
+        return workload
+    first = int(np.random.default_rng([seed, number, 1]).integers(len(workload) - MOST_REQUESTS))
+    part = workload.select(np.arange(first, first + MOST_REQUESTS))
+    return replace(part, arrival=part.arrival - part.arrival[0])
 
 
 def believed_rates(workload: Workload, models: int) -> Floats:

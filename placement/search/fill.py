@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from placement.dispatch import Bools
 from placement.search.candidate import Candidate, Space
 
 
-def spread_fill(space: Space, classes: tuple[int, ...], allowed: Bools | None = None) -> Candidate:
+def spread_fill(space: Space, classes: tuple[int, ...]) -> Candidate:
     """Give the next replica to the model with the fewest devices for its demand, on the group with room that holds
-    the least demand; until nothing fits. `allowed` [groups, models] limits where a model may go."""
+    the least demand; until nothing fits."""
     models = len(space.problem.models)
     candidate = Candidate(classes, np.zeros((len(classes), models), np.bool_))
-    return refill(space, candidate, allowed)
+    return refill(space, candidate)
 
 
-def refill(space: Space, candidate: Candidate, allowed: Bools | None = None) -> Candidate:
+def refill(space: Space, candidate: Candidate) -> Candidate:
     """Fill what room a candidate has left, first with models that have no replica."""
     kinds = np.array(candidate.classes, np.int64)
     holds = candidate.holds.copy()
@@ -32,8 +31,6 @@ def refill(space: Space, candidate: Candidate, allowed: Bools | None = None) -> 
     while open_models.any():
         model = int(np.argmin(np.where(open_models, cover / weight, np.inf)))
         room = ~holds[:, model] & (used + need[:, model] <= limit[:, None]).all(axis=1)
-        if allowed is not None:
-            room &= allowed[:, model]
         if not room.any():
             open_models[model] = False
             continue

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placement.dispatch import NOBODY, Floats, Ints
+from placement.clocks import NOBODY, Floats, Ints
 from placement.generation.serve import simulate_generation
 from placement.outcome import Outcome
 from placement.search.candidate import Candidate, Space

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from placement.dispatch import Floats
+from placement.clocks import Floats
 from placement.search.candidate import Candidate, Space
 from placement.search.fill import refill
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from placement.dispatch import Floats
+from placement.clocks import Floats
 from placement.plan import Group, Plan
 from placement.search.candidate import Space
 from placement.search.scorer import Score, judge

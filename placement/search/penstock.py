@@ -15,7 +15,7 @@ import numpy as np
 
 from placement.plan import Plan
 from placement.search.candidate import Candidate, Space
-from placement.search.draws import draw_like, make_draws
+from placement.search.draws import cut, draw_like, make_draws
 from placement.search.effort import Effort
 from placement.search.fill import spread_fill
 from placement.search.improve import improve
@@ -52,7 +52,7 @@ def search(
     rng = np.random.default_rng(seed)
     stay = None if previous is None else space.candidate(previous)
     penalty = _cost_of_moves(space, stay, move_cost)
-    scorer, starts = _starts(space, rule, max_batch, effort, seed, stay)
+    scorer, starts, scale = _starts(space, rule, max_batch, effort, seed, stay)
     finalists = list(starts[:STARTS])
     share = (STARTED - effort.spent()) / max(len(finalists), 1)
     begin = effort.spent()
@@ -61,21 +61,21 @@ def search(
     leader = max(finalists, key=lambda candidate: scorer.score(candidate).value - penalty(candidate))
     finalists.append(improve(space, scorer, leader, effort, DONE, rng, penalty))
     unique = {candidate.key: candidate for candidate in [*finalists, *starts[:STARTS], *([stay] if stay else [])]}
-    scores = _judge_afresh(space, list(unique.values()), rule, max_batch, effort, seed, scorer)
+    scores = _judge_afresh(space, list(unique.values()), rule, max_batch, effort, seed, scale)
     worth = [score - penalty(candidate) for candidate, score in zip(unique.values(), scores, strict=True)]
     return list(unique.values())[int(np.argmax(worth))]
 
 
 def _starts(
     space: Space, rule: Rule, max_batch: int, effort: Effort, seed: int, stay: Candidate | None
-) -> tuple[Scorer, list[Candidate]]:
-    """A scorer at a rate that tells candidates apart, and filled layouts, best first."""
+) -> tuple[Scorer, list[Candidate], float]:
+    """A scorer at a rate that tells candidates apart, filled layouts, best first, and that rate."""
     models = len(space.problem.models)
     scale = 1.0
     while True:
-        draws = make_draws(space.problem.workload, models, DRAWS, seed)
+        draws = [cut(draw, seed, n) for n, draw in enumerate(make_draws(space.problem.workload, models, DRAWS, seed))]
         draws[RECORDED:] = [draw.faster(scale) for draw in draws[RECORDED:]]
-        scorer = Scorer(space, draws[::-1], rule, max_batch)
+        scorer = Scorer(space, draws[::-1], rule, max_batch)  # the hard ones first: bad candidates are known early
         found = [] if stay is None else [stay]
         best = -np.inf
         for candidate in _layouts(space, scorer, effort):
@@ -86,7 +86,7 @@ def _starts(
                 found.append(candidate)
         found.sort(key=lambda candidate: -scorer.score(candidate).value)
         if scorer.score(found[0]).attainment < SERVED_ENOUGH or scale * FASTER > FASTEST or effort.spent() > SCANNED:
-            return scorer, found
+            return scorer, found, scale
         scale *= FASTER
 
 
@@ -127,16 +127,15 @@ def _judge_afresh(
     max_batch: int,
     effort: Effort,
     seed: int,
-    seen: Scorer,
+    scale: float,
 ) -> list[float]:
     """Values of the finalists on draws that search has not used, at the recorded rate and, for little, at the faster
     one it searched with; as many draws as a budget of seconds has time for."""
     workload, models = space.problem.workload, len(space.problem.models)
-    scale = workload.duration / max(min(draw.duration for draw in seen.draws), 1e-9)
     met = np.zeros((2, len(finalists), models), np.int64)
     asked = np.zeros((2, models), np.int64)
     for number in range(1, FRESH_DRAWS + 1):
-        draw = draw_like(workload, models, seed + 1, number)
+        draw = cut(draw_like(workload, models, seed + 1, number), seed + 1, number)
         for speed, rate in enumerate((1.0, scale)):
             asked[speed] += draw.counts(models)
             for place, candidate in enumerate(finalists):

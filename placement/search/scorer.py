@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placement.dispatch import Floats, Ints
+from placement.clocks import Floats, Ints
 from placement.problem import Problem
 from placement.search.candidate import Candidate, Space
 from placement.search.measure import count_met

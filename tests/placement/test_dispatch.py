@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from placement.dispatch import NOBODY, REASONS, new_state
+from placement.clocks import NOBODY
+from placement.dispatch import REASONS, new_state
 from placement.reference import serve
 from placement.simulator import new_records, serve_deadline, serve_shortest_queue
 from placement.tables import Catalogue

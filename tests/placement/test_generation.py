@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placement.clocks import NOBODY
 from placement.cluster import Cluster
-from placement.dispatch import EXPIRED, FAILED, NO_REPLICA, NOBODY, QUEUE_FULL, REFUSED, SERVED
+from placement.dispatch import EXPIRED, FAILED, NO_REPLICA, QUEUE_FULL, REFUSED, SERVED
 from placement.errors import InputError
 from placement.files import convert
 from placement.generation.serve import count_met, serve, simulate_generation

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from placement.clocks import Floats
 from placement.cluster import Node
-from placement.dispatch import Floats
 from placement.plan import check_plan
 from placement.problem import Problem
 from placement.search.alpaserve import alpaserve, replication, round_robin

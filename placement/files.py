@@ -33,7 +33,7 @@ def read_document(path: Path, kind: type[T]) -> T:
         data = yaml.safe_load(raw) if path.suffix in (".yaml", ".yml") else msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number of thousands of digits, a 31st of February
         place = " ".join(str(error).split())
         raise InputError(f"{path}: not valid YAML: {place}") from error
     except RecursionError as error:

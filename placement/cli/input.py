@@ -85,12 +85,14 @@ def check_outputs(outputs: dict[str, Path | None]) -> None:
     for option, path in outputs.items():
         if path is None:
             continue
-        if path.is_dir():
-            raise InputError(f"{option} {path}: is a folder; give a file")
-        if not path.parent.is_dir():
-            raise InputError(f"{option} {path}: there is no folder {path.parent}; make it first")
         try:
-            with tempfile.TemporaryFile(dir=path.parent):
+            if path.is_dir():
+                raise InputError(f"{option} {path}: is a folder; give a file")
+            if path.exists() and not path.is_file():
+                raise InputError(f"{option} {path}: is a device or a pipe, which would be replaced; give a file")
+            if not path.parent.is_dir():
+                raise InputError(f"{option} {path}: there is no folder {path.parent}; make it first")
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
                 pass
         except OSError as error:
             raise InputError(f"{option} {path}: cannot be written: {(error.strerror or str(error)).lower()}") from error

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placement.clocks import Ints
+from placement.clocks import Bools, Ints
 from placement.cluster import Cluster, Node
 from placement.problem import Problem
+from placement.search.candidate import Space
+from placement.tables import Catalogue
 
 CELL_DEVICES = 64
 CELL_MODELS = 64
@@ -33,12 +35,18 @@ def split_cells(problem: Problem, demand: Ints | np.ndarray[tuple[int], np.dtype
     nodes = [node for node in problem.cluster.nodes if node.devices]
     count = max(math.ceil(devices / CELL_DEVICES), math.ceil(models / CELL_MODELS))
     count = min(count, len(nodes), models)
-    if count <= 1 or (devices <= 2 * CELL_DEVICES and models <= 2 * CELL_MODELS):
-        return [Cell(problem, np.arange(models))]
-    dealt = _deal_nodes(nodes, count)
-    room = np.array([sum(node.devices for node in part) for part in dealt], np.float64)
-    owner = _deal_models(np.asarray(demand, np.float64), room)
-    return [_cell(problem, part, np.flatnonzero(owner == cell)) for cell, part in enumerate(dealt)]
+    if devices <= 2 * CELL_DEVICES and models <= 2 * CELL_MODELS:
+        count = 1
+    while count > 1:
+        dealt = _deal_nodes(nodes, count)
+        fits = _fits(problem, dealt)
+        if fits.any(axis=0).all():
+            room = np.array([sum(node.devices for node in part) for part in dealt], np.float64)
+            owner = _deal_models(np.asarray(demand, np.float64), room, fits)
+            parts = [(part, np.flatnonzero(owner == cell)) for cell, part in enumerate(dealt)]
+            return [_cell(problem, part, held) for part, held in parts if len(held)]
+        count //= 2  # a model needs more devices than a cell has
+    return [Cell(problem, np.arange(models))]
 
 
 def _deal_nodes(nodes: list[Node], count: int) -> list[list[Node]]:
@@ -54,17 +62,32 @@ def _deal_nodes(nodes: list[Node], count: int) -> list[list[Node]]:
     return parts
 
 
+def _fits(problem: Problem, dealt: list[list[Node]]) -> Bools:
+    """[cells, models]: whether some group of the cell's devices could hold the model."""
+    known: dict[tuple[tuple[str, int, int], ...], Bools] = {}  # cells of like nodes are alike
+    rows = []
+    for part in dealt:
+        key = tuple(sorted((node.kind, node.devices, int(node.memory)) for node in part))
+        if key not in known:
+            known[key] = Space(Catalogue(replace(problem, cluster=Cluster(tuple(part))))).fits_alone.any(axis=0)
+        rows.append(known[key])
+    return np.stack(rows)
+
+
 def _deal_models(
-    demand: np.ndarray[tuple[int], np.dtype[np.float64]], room: np.ndarray[tuple[int], np.dtype[np.float64]]
+    demand: np.ndarray[tuple[int], np.dtype[np.float64]],
+    room: np.ndarray[tuple[int], np.dtype[np.float64]],
+    fits: Bools,
 ) -> Ints:
-    """[models] -> cell: the most demanding first, each to the cell with the least demand (and models) for its room."""
+    """[models] -> cell: the most demanding first, each to the cell with the least demand (and models) for its room, of
+    those it fits."""
     owner = np.zeros(len(demand), np.int64)
     load = np.zeros(len(room))
     held = np.zeros(len(room))
     even = demand.sum() / max(len(demand), 1)
     for model in np.argsort(-demand, kind="stable"):
         # Models count too: each takes memory, however little it is asked.
-        cell = int(np.argmin((load + 0.5 * even * held) / room))
+        cell = int(np.argmin(np.where(fits[:, model], (load + 0.5 * even * held) / room, np.inf)))
         owner[model] = cell
         load[cell] += demand[model]
         held[cell] += 1

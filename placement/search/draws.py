@@ -67,6 +67,8 @@ def rise_together(workload: Workload, models: int) -> bool:
 
 def draw_like(workload: Workload, models: int, seed: int, number: int) -> Workload:
     """One other draw of the traffic; it depends on the seed and its number alone."""
+    if not len(workload):
+        return workload
     rng = np.random.default_rng([seed, number])
     span = max(workload.duration, 1e-9)
     own = workload.counts(models) / span

@@ -29,7 +29,7 @@ from placement.workload import Workload
 Policy = Literal["penstock", "alpaserve", "replication", "round-robin"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
-DEFAULT_STEPS = 600
+DEFAULT_STEPS = 400
 LADDER_RATE = 0.5
 """The ladder is for traffic that has fallen: to this share of what was recorded."""
 
@@ -55,7 +55,8 @@ def make_plan(
         plan = _search_cells(space, rule, max_batch, effort, seed, previous, move_cost)
         plan = park_models(space, plan, _busy_draws(problem, seed), rule, max_batch)
         calm = Scorer(space, [cut(problem.workload, seed, 0).faster(LADDER_RATE)], rule, max_batch)
-        plan = msgspec.structs.replace(plan, ladder=drain_order(calm, space.candidate(plan)))
+        parked = np.array([[model.name in group.parked for model in problem.models] for group in plan.groups])
+        plan = msgspec.structs.replace(plan, ladder=drain_order(calm, space.candidate(plan), parked))
     else:
         plan = space.plan(_without_empty(_baseline(space, policy)))
     seconds = time.perf_counter() - started

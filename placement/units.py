@@ -8,6 +8,8 @@ import re
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+LARGEST = 1e300
+"""YAML's whole numbers have no end, a float's range has."""
 _QUANTITY = re.compile(r"\s*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z%]*)\s*")
 
 
@@ -38,7 +40,7 @@ def parse_share(value: object) -> Share:
 def _parse(value: object, units: dict[str, float] | dict[str, int], expected: str) -> float:
     number: float | None = None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
+        number = float(value) if abs(value) < LARGEST else math.inf
     elif isinstance(value, str) and (match := _QUANTITY.fullmatch(value)):
         unit = match.group(2)
         if unit == "" or unit in units:

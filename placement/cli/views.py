@@ -29,9 +29,13 @@ def plan_summary(plan: Plan, outcome: Outcome) -> dict[str, Any]:
 
 def plan_text(problem: Problem, plan: Plan, outcome: Outcome, compile_s: float) -> str:
     claims = plan.planner
-    rows = [("group", "devices", "shape", "models")]
+    parks = any(group.parked for group in plan.groups)
+    rows = [["group", "devices", "shape", "models", *(["parked"] if parks else [])]]
     rows += [
-        (str(index), device_range(group.devices), str(group.shape), shortened(group.models, 4))
+        [
+            *(str(index), device_range(group.devices), str(group.shape), shortened(group.models, 4)),
+            *([shortened(group.parked, 4)] if parks else []),
+        ]
         for index, group in enumerate(plan.groups)
     ]
     name, worst = outcome.worst_model

@@ -69,7 +69,8 @@ def _fits(problem: Problem, dealt: list[list[Node]]) -> Bools:
     for part in dealt:
         key = tuple(sorted((node.kind, node.devices, int(node.memory)) for node in part))
         if key not in known:
-            known[key] = Space(Catalogue(replace(problem, cluster=Cluster(tuple(part))))).fits_alone.any(axis=0)
+            space = Space(Catalogue(replace(problem, cluster=Cluster(tuple(part)))))
+            known[key] = np.any(space.fits_alone, axis=0)
         rows.append(known[key])
     return np.stack(rows)
 

@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,7 +54,7 @@ def search(
     rng = np.random.default_rng(seed)
     stay = None if previous is None else space.candidate(previous)
     penalty = _cost_of_moves(space, stay, move_cost)
-    scorer, starts, scale = _starts(space, rule, max_batch, effort, seed, stay)
+    scorer, starts, calm, scale = _starts(space, rule, max_batch, effort, seed, stay)
     finalists = list(starts[:STARTS])
     share = (STARTED - effort.spent()) / max(len(finalists), 1)
     begin = effort.spent()
@@ -60,18 +62,27 @@ def search(
         finalists[number] = improve(space, scorer, start, effort, begin + share * (number + 1), rng, penalty)
     leader = max(finalists, key=lambda candidate: scorer.score(candidate).value - penalty(candidate))
     finalists.append(improve(space, scorer, leader, effort, DONE, rng, penalty))
-    unique = {candidate.key: candidate for candidate in [*finalists, *starts[:STARTS], *([stay] if stay else [])]}
+    entrants = [*finalists, *starts[:STARTS], calm, *([stay] if stay else [])]
+    unique = {candidate.key: candidate for candidate in entrants}
     scores = _judge_afresh(space, list(unique.values()), rule, max_batch, effort, seed, scale)
     worth = [score - penalty(candidate) for candidate, score in zip(unique.values(), scores, strict=True)]
     return list(unique.values())[int(np.argmax(worth))]
 
 
-def _starts(
-    space: Space, rule: Rule, max_batch: int, effort: Effort, seed: int, stay: Candidate | None
-) -> tuple[Scorer, list[Candidate], float]:
-    """A scorer at a rate that tells candidates apart, filled layouts, best first, and that rate."""
+class Starts(NamedTuple):
+    """A scorer at a rate that tells candidates apart, filled layouts, best first, the best of those that nothing beats
+    at the recorded rate, and the rate."""
+
+    scorer: Scorer
+    found: list[Candidate]
+    calm: Candidate
+    scale: float
+
+
+def _starts(space: Space, rule: Rule, max_batch: int, effort: Effort, seed: int, stay: Candidate | None) -> Starts:
     models = len(space.problem.models)
     scale = 1.0
+    unbeaten: set[tuple[object, ...]] = set()
     while True:
         draws = [cut(draw, seed, n) for n, draw in enumerate(make_draws(space.problem.workload, models, DRAWS, seed))]
         draws[RECORDED:] = [draw.faster(scale) for draw in draws[RECORDED:]]
@@ -85,8 +96,12 @@ def _starts(
                 best = max(best, measured.score.value)
                 found.append(candidate)
         found.sort(key=lambda candidate: -scorer.score(candidate).value)
+        if scale == 1.0:
+            most = scorer.score(found[0]).value
+            unbeaten = {candidate.key for candidate in found if scorer.score(candidate).value > most - 1e-9}
         if scorer.score(found[0]).attainment < SERVED_ENOUGH or scale * FASTER > FASTEST or effort.spent() > SCANNED:
-            return scorer, found, scale
+            calm = next((candidate for candidate in found if candidate.key in unbeaten), found[0])
+            return Starts(scorer, found, calm, scale)
         scale *= FASTER
 
 
@@ -104,7 +119,8 @@ def _layouts(space: Space, scorer: Scorer, effort: Effort) -> Iterator[Candidate
 
     for kind in fixed:
         ranked: list[tuple[float, int]] = []
-        for one in useful_classes(space, kind):
+        # Groups of about four devices first: the likeliest to be good, should the effort end early.
+        for one in sorted(useful_classes(space, kind), key=lambda c: abs(math.log2(space.sizes[c]) - 2)):
             if ranked and effort.spent() > SCANNED:
                 break
             candidate = whole(kind, uniform_layout(space, kind, one))
@@ -143,7 +159,7 @@ def _judge_afresh(
         if effort.seconds is not None and effort.spent() >= 1:
             break
     values = [[judge(space.problem, met[s, f], asked[s]).value for f in range(len(finalists))] for s in range(2)]
-    return [0.9 * recorded + 0.1 * faster for recorded, faster in zip(*values, strict=True)]
+    return [0.97 * recorded + 0.03 * faster for recorded, faster in zip(*values, strict=True)]
 
 
 def _cost_of_moves(space: Space, stay: Candidate | None, move_cost: float) -> Callable[[Candidate], float]:

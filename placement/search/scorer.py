@@ -81,7 +81,7 @@ def judge(problem: Problem, met: Ints, counts: Ints) -> Score:
     each = met[asked] / counts[asked]
     worst = float(each.min()) if asked.any() else 1.0
     value = float((attainment + WORST_MODEL_WORTH * worst) / (1 + WORST_MODEL_WORTH))
-    if problem.objective == "overall":
+    if problem.objective == "overall" or not asked.any():
         return Score(0.0, value)
     target = np.array([model.target for model in problem.models])[asked]
     weight = np.array([model.weight for model in problem.models])[asked]

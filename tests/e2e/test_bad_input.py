@@ -209,6 +209,9 @@ OPTIONS: dict[str, tuple[list[str], list[str]]] = {
     "out in a missing folder": (["plan", "problem.json", "--out", "no/p.json"], ["--out", "no/p.json"]),
     "out in a file": (["plan", "problem.json", "--out", "plan.json/p.json"], ["--out", "plan.json/p.json"]),
     "out onto a folder": (["plan", "problem.json", "--out", "."], ["--out", "folder"]),
+    "out onto a device": (["plan", "problem.json", "--out", "/dev/null"], ["--out", "/dev/null", "device"]),
+    "out of too long a name": (["plan", "problem.json", "--out", "x" * 300], ["--out", "name too long"]),
+    "out of a name too long to be replaced": (["plan", "problem.json", "--out", "x" * 250], ["--out", "too long"]),
     "report in a missing folder": (
         ["plan", "problem.json", "--report", "no/p.html"],
         ["--report", "no/p.html"],

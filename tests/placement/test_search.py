@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -14,6 +15,7 @@ from placement.clocks import Floats
 from placement.cluster import Node
 from placement.plan import check_plan
 from placement.problem import Problem
+from placement.profile import Profile, ShapeProfile
 from placement.search.alpaserve import alpaserve, replication, round_robin
 from placement.search.bound import upper_bound
 from placement.search.candidate import Candidate, Space
@@ -204,3 +206,43 @@ def test_cells_part_devices_and_models() -> None:
         assert [problem.models[m] for m in cell.models] == list(cell.problem.models)
     small = make_problem(5, duration=2.0)
     assert split_cells(small, space_of(small).demand)[0].problem is small
+
+
+def test_a_model_goes_to_a_cell_that_can_hold_it() -> None:
+    nodes = [Node("a", 8, Bytes(4 * GB), kind="a100")] + [Node(f"t{n}", 8, Bytes(4 * GB), kind="t4") for n in range(24)]
+    problem = make_problem(8, nodes, duration=5.0)
+    only = Profile(tuple(msgspec.structs.replace(shape, kind="a100") for shape in problem.models[0].profile.shapes))
+    models = tuple(replace(model, profile=only) if m < 2 else model for m, model in enumerate(problem.models))
+    problem = replace(problem, models=models)
+    cells = split_cells(problem, space_of(problem).demand)
+    assert len(cells) > 1
+    assert all(space_of(cell.problem).fits_alone.any(axis=0).all() for cell in cells)
+    assert sorted(m for cell in cells for m in cell.models) == list(range(8))
+
+
+def test_cells_are_large_enough_for_the_largest_model() -> None:
+    problem = make_problem(4, [Node(f"n{n}", 8, Bytes(4 * GB)) for n in range(20)], duration=5.0)
+    wide = ShapeProfile(tp=80, pp=1, stage_memory=(Bytes(GB),), stage_latency={1: (0.1,)})
+    models = (replace(problem.models[0], profile=Profile((wide,))), *problem.models[1:])
+    cells = split_cells(replace(problem, models=models), np.ones(4))
+    assert all(space_of(cell.problem).fits_alone.any(axis=0).all() for cell in cells)
+
+
+def test_a_part_without_requests_has_draws_without_requests() -> None:
+    silent = Workload(np.empty(0), np.empty(0, np.int32))
+    assert [len(draw) for draw in make_draws(silent, 3, 4, seed=0)] == [0] * 4
+    none = silent.counts(3)
+    assert judge(make_problem(3, objective="target", duration=5.0), none, none).kept == 0
+
+
+def test_the_ladder_keeps_the_only_group_that_can_wake_a_model() -> None:
+    space = space_of(make_problem(2, [Node("n0", 3, Bytes(4 * GB))], duration=5.0))
+    candidate = uniform(space, 1)
+    holds = candidate.holds.copy()
+    holds[:, 1] = False
+    parked = np.zeros_like(holds)
+    parked[1, 1] = True
+    scorer = Scorer(space, [space.problem.workload], "deadline", 2)
+    ladder = drain_order(scorer, replace(candidate, holds=holds), parked)
+    assert len(ladder) == 2
+    assert all(1 not in step for step in ladder)

@@ -19,7 +19,7 @@ from placement.search.draws import cut, make_draws
 from placement.search.effort import Effort
 from placement.search.ladder import drain_order
 from placement.search.park import park_models
-from placement.search.penstock import FASTEST, search
+from placement.search.penstock import search
 from placement.search.scorer import Scorer
 from placement.simulate import DEFAULT_MAX_BATCH, simulate
 from placement.simulator import Rule
@@ -29,7 +29,8 @@ from placement.workload import Workload
 Policy = Literal["penstock", "alpaserve", "replication", "round-robin"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
-DEFAULT_STEPS = 400
+DEFAULT_STEPS = 500
+BUSY_RATE = 1.3
 LADDER_RATE = 0.5
 """The ladder is for traffic that has fallen: to this share of what was recorded."""
 
@@ -146,7 +147,7 @@ def _previous_in(problem: Problem, previous: Plan | None) -> Plan | None:
 def _busy_draws(problem: Problem, seed: int) -> list[Workload]:
     """Traffic as recorded and a third faster: where all is served anyway, parking would show no gain."""
     models = len(problem.models)
-    return make_draws(problem.workload, models, 2, seed) + make_draws(problem.workload, models, 2, seed + 1, FASTEST)
+    return make_draws(problem.workload, models, 2, seed) + make_draws(problem.workload, models, 2, seed + 1, BUSY_RATE)
 
 
 def _without_empty(candidate: Candidate) -> Candidate:

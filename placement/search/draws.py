@@ -3,8 +3,8 @@
 A recording of some minutes says little about which model will burst next: the number of requests of a model with
 rate r and burstiness cv has a standard error of cv / sqrt(n). So each draw gives every model the arrivals of another
 one, shifted in time and stretched to the rate the model is believed to have: its own, drawn towards the mean of all
-as far as their differences are explained by chance (James and Stein). Where the models rise and fall together (a
-day), identities are kept and shifts are small.
+as far as their differences are explained by chance (James and Stein), and with the error that such a count has. Where
+the models rise and fall together (a day), identities are kept and shifts are small.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from placement.clocks import Floats, Ints
+from placement.clocks import Floats
 from placement.workload import Workload
 
 MOST_REQUESTS = 12_000
@@ -22,6 +22,7 @@ _WINDOWS = 20
 _FEW_WINDOWS = 10
 _TOGETHER = 3.0
 _SMALL_SHIFT = 0.05
+_MOST_ERROR = 0.5
 
 
 def make_draws(workload: Workload, models: int, count: int, seed: int, scale: float = 1.0) -> list[Workload]:
@@ -46,16 +47,23 @@ def believed_rates(workload: Workload, models: int) -> Floats:
     asked = counts > 0
     if asked.sum() < 3:
         return rates
-    table = _counts_per_window(workload, models, _FEW_WINDOWS)[asked]
-    # Index of dispersion: the variance of a count over its mean, cv^2 for a renewal process seen long enough.
-    dispersion = float(np.median(table.var(axis=1, ddof=1) / table.mean(axis=1)))
     logs = np.log(counts[asked])
     spread = float(logs.var(ddof=1))
-    chance = float(np.mean(dispersion / counts[asked]))
+    chance = float(np.mean(chance_of_counts(workload, models)[asked] ** 2))
     keep = max(1.0 - chance / spread, 0.0) if spread > 0 else 0.0
     believed = np.exp(logs.mean() + keep * (logs - logs.mean()))
     rates[asked] = believed * rates.sum() / believed.sum()
     return rates
+
+
+def chance_of_counts(workload: Workload, models: int) -> Floats:
+    """[models] standard error of the logarithm of each model's count; 0 where it has none."""
+    counts = workload.counts(models).astype(np.float64)
+    asked = counts > 0
+    table = _counts_per_window(workload, models, _FEW_WINDOWS)[asked]
+    # Index of dispersion: the variance of a count over its mean, cv^2 for a renewal process seen long enough.
+    dispersion = float(np.median(table.var(axis=1, ddof=1) / table.mean(axis=1))) if asked.any() else 0.0
+    return np.sqrt(np.divide(dispersion, counts, out=np.zeros(models), where=asked))
 
 
 def rise_together(workload: Workload, models: int) -> bool:
@@ -77,28 +85,30 @@ def draw_like(workload: Workload, models: int, seed: int, number: int) -> Worklo
     donor = np.arange(models)
     if not together:
         donor[asked] = rng.permutation(asked)
-    rates = own if together else believed_rates(workload, models)
+    rates = own
+    if not together:
+        # Another recording of the same traffic would have other counts, too.
+        error = np.minimum(chance_of_counts(workload, models), _MOST_ERROR)
+        rates = believed_rates(workload, models) * np.exp(error * rng.standard_normal(models) - error**2 / 2)
     reach = _SMALL_SHIFT if together else 0.5
-    parts = []
+    times, rows = [], []
     for model in asked:
-        source = np.flatnonzero(workload.model == donor[model])
+        played = workload.arrival[workload.model == donor[model]]
         shift = rng.uniform(-reach, reach) * span
-        arrival, row = _stretched(workload.arrival[source], source, shift, own[donor[model]] / rates[model], span)
-        parts.append((arrival, row, np.full(len(row), model, np.int32)))
-    arrival, rows, owner = (np.concatenate(column) for column in zip(*parts, strict=True))
+        times.append(_stretched(played, shift, own[donor[model]] / rates[model], span))
+        # The moments are another model's; the tokens are its own.
+        rows.append(rng.choice(np.flatnonzero(workload.model == model), len(times[-1])))
+    arrival = np.concatenate(times)
     order = np.argsort(arrival, kind="stable")
-    drawn = workload.select(rows[order])
-    return replace(drawn, arrival=arrival[order], model=owner[order])
+    return replace(workload.select(np.concatenate(rows)[order]), arrival=arrival[order])
 
 
-def _stretched(arrival: Floats, rows: Ints, shift: float, stretch: float, span: float) -> tuple[Floats, Ints]:
+def _stretched(arrival: Floats, shift: float, stretch: float, span: float) -> Floats:
     """One model's arrivals in [0, span), shifted around its end and stretched in time, repeated to fill the span."""
-    shifted = np.mod(arrival + shift, span)
-    order = np.argsort(shifted, kind="stable")
+    shifted = np.sort(np.mod(arrival + shift, span))
     rounds = int(np.ceil(1 / max(stretch, 1e-3)))
-    times = np.concatenate([(shifted[order] + turn * span) * stretch for turn in range(rounds)])
-    inside = times < span
-    return times[inside], np.tile(rows[order], rounds)[inside]
+    times = np.concatenate([(shifted + turn * span) * stretch for turn in range(rounds)])
+    return times[times < span]
 
 
 def _counts_per_window(workload: Workload, models: int, windows: int) -> Floats:

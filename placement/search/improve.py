@@ -37,7 +37,7 @@ def improve(
     while (spent := effort.spent()) < until:
         effort.taken += 1
         progress = (spent - begin) / max(until - begin, 1e-9)
-        temperature = WARM * (COLD / WARM) ** progress
+        temperature = scorer.unit * WARM * (COLD / WARM) ** progress
         move = moves[int(rng.choice(len(moves), p=odds))]
         # The loss that chance would allow, drawn before the neighbour is known: it need not be simulated to the end.
         allowed = -temperature * math.log(1.0 - rng.random())

@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from itertools import permutations
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, permutations, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -26,17 +26,18 @@ from placement.search.measure import count_met
 from placement.search.scorer import Scorer, judge
 from placement.simulator import Rule
 
-DRAWS = 6
-RECORDED = 2
+DRAWS = 8
+RECORDED = 3
 """So many of the draws stay at the recorded rate when the others are made faster."""
-FRESH_DRAWS = 12
+FRESH_DRAWS = 20
 BEST_CLASSES = 5
 STARTS = 3
+RANKED_AGAIN = 24
 HOPELESS = 0.03
 """A start this much worse than the best is not measured to the end."""
 SERVED_ENOUGH = 0.995
 FASTER = 1.15
-FASTEST = 1.33
+FASTEST = 1.3
 # Shares of the effort after which each part ends; what is left judges the finalists.
 SCANNED, STARTED, DONE = 0.3, 0.55, 0.85
 
@@ -81,28 +82,34 @@ class Starts(NamedTuple):
 
 def _starts(space: Space, rule: Rule, max_batch: int, effort: Effort, seed: int, stay: Candidate | None) -> Starts:
     models = len(space.problem.models)
+    draws = [cut(draw, seed, n) for n, draw in enumerate(make_draws(space.problem.workload, models, DRAWS, seed))]
+    scorer = Scorer(space, draws, rule, max_batch)
+    found = _rank(scorer, chain([] if stay is None else [stay], _layouts(space, scorer, effort)), effort)
+    most = scorer.known_value(found[0])
+    unbeaten = {candidate.key for candidate in found if scorer.known_value(candidate) > most - 1e-9}
     scale = 1.0
-    unbeaten: set[tuple[object, ...]] = set()
-    while True:
-        draws = [cut(draw, seed, n) for n, draw in enumerate(make_draws(space.problem.workload, models, DRAWS, seed))]
-        draws[RECORDED:] = [draw.faster(scale) for draw in draws[RECORDED:]]
-        scorer = Scorer(space, draws[::-1], rule, max_batch)  # the hard ones first: bad candidates are known early
-        found = [] if stay is None else [stay]
-        best = -np.inf
-        for candidate in _layouts(space, scorer, effort):
-            effort.taken += 1
-            measured = scorer.measure_if(candidate, best - HOPELESS)
-            if measured is not None:
-                best = max(best, measured.score.value)
-                found.append(candidate)
-        found.sort(key=lambda candidate: -scorer.score(candidate).value)
-        if scale == 1.0:
-            most = scorer.score(found[0]).value
-            unbeaten = {candidate.key for candidate in found if scorer.score(candidate).value > most - 1e-9}
-        if scorer.score(found[0]).attainment < SERVED_ENOUGH or scale * FASTER > FASTEST or effort.spent() > SCANNED:
-            calm = next((candidate for candidate in found if candidate.key in unbeaten), found[0])
-            return Starts(scorer, found, calm, scale)
+    while scorer.score(found[0]).attainment > SERVED_ENOUGH and scale < FASTEST and effort.spent() < SCANNED:
         scale *= FASTER
+        faster = [draw.faster(scale) for draw in draws[RECORDED:]]
+        # The hard ones first: what is bad is known early.
+        scorer = Scorer(space, faster + draws[:RECORDED], rule, max_batch)
+    if scale > 1.0:
+        found = _rank(scorer, found[:RANKED_AGAIN], effort)
+    calm = next((candidate for candidate in found if candidate.key in unbeaten), found[0])
+    return Starts(scorer, found, calm, scale)
+
+
+def _rank(scorer: Scorer, candidates: Iterable[Candidate], effort: Effort) -> list[Candidate]:
+    """Best first; those much worse than the best are left out."""
+    best = -np.inf
+    found = []
+    for candidate in candidates:
+        effort.taken += 1
+        measured = scorer.measure_if(candidate, best - HOPELESS * scorer.unit)
+        if measured is not None:
+            best = max(best, measured.score.value)
+            found.append(candidate)
+    return sorted(found, key=lambda candidate: -scorer.known_value(candidate))
 
 
 def _layouts(space: Space, scorer: Scorer, effort: Effort) -> Iterator[Candidate]:
@@ -126,14 +133,11 @@ def _layouts(space: Space, scorer: Scorer, effort: Effort) -> Iterator[Candidate
             candidate = whole(kind, uniform_layout(space, kind, one))
             yield candidate
             ranked.append((scorer.known_value(candidate), one))
-        ranked.sort(reverse=True)
+        ranked.sort(key=lambda entry: (-entry[0], entry[1]))
         fixed[kind] = uniform_layout(space, kind, ranked[0][1])
-        best = [one for _, one in ranked[:BEST_CLASSES]]
-        for one, two in permutations(best, 2):
-            for layout in mixed_layouts(space, kind, one, two):
-                if effort.spent() > SCANNED:
-                    return
-                yield whole(kind, layout)
+        best = [one for value, one in ranked[:BEST_CLASSES] if value > -math.inf]
+        pairs = (layout for one, two in permutations(best, 2) for layout in mixed_layouts(space, kind, one, two))
+        yield from (whole(kind, layout) for layout in takewhile(lambda _: effort.spent() < SCANNED, pairs))
 
 
 def _judge_afresh(

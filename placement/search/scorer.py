@@ -16,6 +16,9 @@ from placement.workload import Workload
 WORST_MODEL_WORTH = 0.05
 """How much the worst model's attainment counts beside the overall one, so that ties do not starve a small model."""
 
+SHORTFALL_WORTH = 100.0
+"""One model in a hundred short of its target by a hundredth outweighs a hundredth of all requests."""
+
 
 class Score(NamedTuple):
     """Larger is better, first field first."""
@@ -26,7 +29,7 @@ class Score(NamedTuple):
 
     @property
     def value(self) -> float:
-        return 1000 * self.kept + self.attainment
+        return SHORTFALL_WORTH * self.kept + self.attainment
 
 
 class Measured(NamedTuple):
@@ -42,6 +45,8 @@ class Scorer:
         self.draws = draws
         self.rule: Rule = rule
         self.max_batch = max_batch
+        # How far values lie apart: shortfalls make them differ more than attainment alone does.
+        self.unit = 1.0 if space.problem.objective == "overall" else 10.0
         self.counts: Ints = np.stack([draw.counts(len(space.problem.models)) for draw in draws])
         self._known: dict[tuple[object, ...], Measured] = {}
 

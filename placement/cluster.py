@@ -28,6 +28,8 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes per second into one device from host memory."""
 
     def __post_init__(self) -> None:
+        if not self.name.isprintable():
+            raise ValueError(f"node name {self.name!r} has characters that cannot be printed")
         if "/" in self.name:
             raise ValueError(f"node name {self.name!r} must not hold a '/': devices are named node/number")
         if self.memory <= 0:

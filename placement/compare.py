@@ -36,6 +36,7 @@ from placement.workload import Workload
 EVERYBODY: tuple[str, ...] = (*POLICIES, BOUND)
 DEFAULT_STEPS = 150
 DEFAULT_CVS = (1.0, 2.0, 4.0, 8.0)
+FARTHEST = 1000.0
 DEVICE_SHARES = (0.25, 0.5, 0.75, 1.0)
 
 OnProgress = Callable[[float, str], None]
@@ -251,6 +252,6 @@ def _check(policies: Sequence[str], at: float, steps: int, values: Sequence[floa
         raise InputError(f"attainment {at:g}; it must be above 0 and at most 1")
     if steps < 1:
         raise InputError(f"{steps} steps; at least 1 is needed")
-    wrong = next((value for value in values if not (math.isfinite(value) and value > 0)), None)
+    wrong = next((value for value in values if not 1 / FARTHEST <= value <= FARTHEST), None)
     if wrong is not None:
-        raise InputError(f"rates, CVs and SLO scales are finite numbers above 0, not {wrong:g}")
+        raise InputError(f"rates, CVs and SLO scales lie between {1 / FARTHEST:g} and {FARTHEST:g}, not {wrong:g}")

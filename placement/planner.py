@@ -94,7 +94,8 @@ def check_feasible(space: Space) -> None:
             f"of kind {', '.join(space.kinds) or 'any'}; add a shape or devices"
         )
     raise InfeasibleError(
-        f"model {model.name!r}: its smallest shard needs {int(least)} bytes on a device, the largest device has {most}"
+        f"model {model.name!r}: its smallest shard needs {int(least)} bytes on a device; {most} is the most that all "
+        "devices of one kind have"
     )
 
 
@@ -122,26 +123,26 @@ def _search_cells(
         part = Space(Catalogue(cell.problem)) if len(cells) > 1 else space
         check_feasible(part)
         share = effort.part(len(cells) - number) if len(cells) > 1 else effort
-        candidate = search(part, rule, max_batch, share, seed, _previous_in(cell.problem, previous), move_cost)
-        groups.extend(part.plan(_without_empty(candidate)).groups)
+        before = None if previous is None else _still_there(part, previous)
+        candidate = search(part, rule, max_batch, share, seed, before, move_cost)
+        groups.extend(part.plan(_without_empty(candidate), before).groups)
         if share is not effort:
             effort.taken += share.taken
     return Plan(tuple(groups))
 
 
-def _previous_in(problem: Problem, previous: Plan | None) -> Plan | None:
-    """What of the previous plan lies within this problem."""
-    if previous is None:
-        return None
-    names = {model.name for model in problem.models}
-    groups = tuple(
-        msgspec.structs.replace(
-            group, models=tuple(name for name in group.models if name in names), kv_bytes={}, parked=()
-        )
-        for group in previous.groups
-        if all(device in problem.cluster.device_index for device in group.devices)
-    )
-    return Plan(groups) if groups else None
+def _still_there(space: Space, previous: Plan) -> Plan | None:
+    """What of the previous plan this problem still has: devices, shapes, models, and memory for them."""
+    known = space.catalogue.model_index
+    groups = []
+    for group in previous.groups:
+        if all(device in space.problem.cluster.device_index for device in group.devices):
+            kind = space.catalogue.find_class(group)
+            fits = [] if kind is None else [n for n in group.models if n in known and space.fits_alone[kind, known[n]]]
+            if fits:
+                groups.append(msgspec.structs.replace(group, models=tuple(fits), kv_bytes={}, parked=(), experts={}))
+    plan = Plan(tuple(groups))
+    return plan if groups and space.valid(space.candidate(plan)) else None
 
 
 def _busy_draws(problem: Problem, seed: int) -> list[Workload]:

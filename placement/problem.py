@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from loadgen import TrafficError, traffic_from_spec
+from loadgen import traffic_from_spec
 from placement.cluster import Cluster
 from placement.errors import InputError
 from placement.files import convert, read_document
@@ -22,6 +22,7 @@ from placement.workload import Workload, check_workload, read_workload
 
 MAX_MODELS = 100_000
 MAX_SLO_S = 1e6
+MAX_WEIGHT = 1e6
 
 Objective = Literal["target", "overall"]
 
@@ -126,8 +127,12 @@ def _model(entry: _ModelEntry, index: int, profiles: dict[str, Profile], path: P
         raise InputError(f"{where}: no profile {entry.profile or entry.name!r} in {profiles_path}; it has {known}")
     if not 0 < entry.target <= 1:
         raise InputError(f"{where}: target is {entry.target:g}; it must be above 0 and at most 1")
-    if not (math.isfinite(entry.weight) and entry.weight > 0):
-        raise InputError(f"{where}: weight is {entry.weight:g}; it must be a finite number above 0")
+    if not 1 / MAX_WEIGHT <= entry.weight <= MAX_WEIGHT:
+        raise InputError(
+            f"{where}: weight is {entry.weight:g}; it must be between {1 / MAX_WEIGHT:g} and {MAX_WEIGHT:g}"
+        )
+    if not entry.name.isprintable():
+        raise InputError(f"{path}: models[{index}]: name {entry.name!r} has characters that cannot be printed")
     model = Model(entry.name, profile, _slo(entry.slo, where), float(entry.target), entry.weight)
     for shape in profile.shapes:
         if model.generates and shape.generation is None:
@@ -156,10 +161,17 @@ def _workload(entry: _ProblemFile, names: list[str], path: Path) -> Workload:
     if isinstance(entry.workload, str):
         return read_workload(path.parent / entry.workload, len(names))
     try:
-        traffic = traffic_from_spec(entry.workload, names, path.parent)
-    except TrafficError as error:
+        spec = {key: _plain_time(key, value) for key, value in entry.workload.items()}
+        traffic = traffic_from_spec(spec, names, path.parent)
+    except ValueError as error:  # TrafficError is one
         raise InputError(f"{path}: workload: {error}") from error
     fields: dict[str, NDArray[Any]] = {"arrival": traffic.arrival, "model": traffic.model}
     if traffic.prompt_tokens is not None and traffic.output_tokens is not None:
         fields |= {"prompt_tokens": traffic.prompt_tokens, "output_tokens": traffic.output_tokens}
     return check_workload(fields, len(names), f"{path}: workload")
+
+
+def _plain_time(key: str, value: Any) -> Any:
+    """A time with a unit, as people write it in YAML, in seconds; anything else as it is."""
+    is_time = isinstance(value, str) and key in ("duration", "start", "window", "period", "mean_on", "mean_off")
+    return float(parse_seconds(value)) if is_time else value

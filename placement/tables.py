@@ -127,10 +127,16 @@ class Catalogue:
         return np.array([model.slo.first_token - self.problem.overhead for model in self.problem.models])
 
     def class_of(self, group: Group) -> int:
+        found = self.find_class(group)
+        assert found is not None, group
+        return found
+
+    def find_class(self, group: Group) -> int | None:
+        """The class of a group of this cluster's devices; None where no model knows its shape."""
         cluster = self.problem.cluster
         members = [cluster.devices[cluster.device_index[name]] for name in group.devices]
         span = "node" if len({device.node for device in members}) == 1 else "cluster"
-        return self.class_index[GroupClass(group.shape, members[0].kind, span)]
+        return self.class_index.get(GroupClass(group.shape, members[0].kind, span))
 
     def tables(self, plan: Plan) -> Tables:
         """The arrays of one plan."""

@@ -90,7 +90,8 @@ def plan(
         raise InputError(f"--move-cost {move_cost}: expected a finite number, 0 or more")
     check_outputs({"--out": out, "--report": report})
 
-    from placement.plan import read_plan, write_plan
+    from placement.files import read_document
+    from placement.plan import Plan, write_plan
     from placement.planner import DEFAULT_STEPS, make_plan
     from placement.problem import read_problem
     from placement.search.effort import Effort
@@ -101,7 +102,7 @@ def plan(
     if devices is not None:
         read = read.with_devices(devices)
     check_problem(read, problem)
-    before = None if previous is None else read_plan(previous, read)
+    before = None if previous is None else read_document(previous, Plan)
     compile_s = _warm_up(chosen, rule, any(model.generates for model in read.models))
     with _progress("planning") as on_progress:
         effort = Effort(

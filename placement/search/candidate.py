@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,16 +78,22 @@ class Space:
             self.pack(candidate.classes) is not None
         )
 
-    def pack(self, classes: tuple[int, ...]) -> list[tuple[int, ...]] | None:
-        """Devices (indices) for each group: groups of one node first, largest first, in the node they fill best; then
-        those across nodes from what is left, in file order. None when they do not fit."""
+    def pack(
+        self, classes: tuple[int, ...], kept: Mapping[int, tuple[int, ...]] | None = None
+    ) -> list[tuple[int, ...]] | None:
+        """Devices (indices) for each group: those it keeps; groups of one node first, largest first, in the node they
+        fill best; then those across nodes from what is left, in file order. None when they do not fit."""
         cluster = self.problem.cluster
+        kept = kept or {}
+        result = [kept.get(group, ()) for group in range(len(classes))]
+        used = {index for devices in result for index in devices}
         free: list[list[int]] = [[] for _ in cluster.nodes]
         for index, device in enumerate(cluster.devices):
-            free[device.node].append(index)
-        result: list[tuple[int, ...]] = [()] * len(classes)
+            if index not in used:
+                free[device.node].append(index)
         spans = [self.catalogue.classes[kind] for kind in classes]
-        order = sorted(range(len(classes)), key=lambda g: (spans[g].span != "node", -spans[g].shape.devices, g))
+        loose = [group for group in range(len(classes)) if group not in kept]
+        order = sorted(loose, key=lambda g: (spans[g].span != "node", -spans[g].shape.devices, g))
         for group in order:
             entry = spans[group]
             need = entry.shape.devices
@@ -112,9 +119,11 @@ class Space:
         model, group = map(np.ascontiguousarray, np.nonzero(candidate.holds.T))
         return self.catalogue.assemble(np.array(candidate.classes, np.int64), model, group)
 
-    def plan(self, candidate: Candidate) -> Plan:
-        """The candidate with device names; groups that hold nothing are left out."""
-        devices = self.pack(candidate.classes)
+    def plan(self, candidate: Candidate, previous: Plan | None = None) -> Plan:
+        """The candidate with device names, those of the previous plan's groups where they are alike; groups that hold
+        nothing are left out."""
+        kept = {} if previous is None else self._alike(candidate, previous)
+        devices = self.pack(candidate.classes, kept) or self.pack(candidate.classes)
         assert devices is not None
         cluster, models = self.problem.cluster, self.problem.models
         used = self.used(candidate)
@@ -135,6 +144,24 @@ class Space:
                 )
             )
         return Plan(tuple(groups))
+
+    def _alike(self, candidate: Candidate, previous: Plan) -> dict[int, tuple[int, ...]]:
+        """Groups that can stay where a previous one was: same class, most models in common first."""
+        before = self.candidate(previous)
+        pairs = sorted(
+            (-int((candidate.holds[new] & before.holds[old]).sum()), new, old)
+            for new, kind in enumerate(candidate.classes)
+            for old, other in enumerate(before.classes)
+            if kind == other
+        )
+        kept: dict[int, tuple[int, ...]] = {}
+        taken: set[int] = set()
+        index = self.problem.cluster.device_index
+        for _, new, old in pairs:
+            if new not in kept and old not in taken:
+                kept[new] = tuple(index[name] for name in previous.groups[old].devices)
+                taken.add(old)
+        return kept
 
     def _cache(self, kind: int, held: Ints, spare: float) -> dict[str, int]:
         """Cache bytes per device for each generating model: its least, and its part of what is spare by demand."""

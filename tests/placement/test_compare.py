@@ -129,7 +129,7 @@ def test_the_bound_is_left_out_where_models_generate_and_that_is_said():
     [
         ({"policies": ("penstock", "best")}, "policy 'best' is unknown; give one of penstock"),
         ({"policies": ()}, "policy '' is unknown"),
-        ({"rates": (0.0,)}, "finite numbers above 0, not 0"),
+        ({"rates": (0.0,)}, "between 0.001 and 1000, not 0"),
         ({"cvs": (float("nan"),)}, "not nan"),
         ({"slo_scales": (-1.0,)}, "not -1"),
         ({"devices": (9,)}, "the cluster has 4 devices"),

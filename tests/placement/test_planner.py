@@ -73,6 +73,28 @@ def test_moving_costs_keep_the_previous_plan() -> None:
     assert {frozenset(group.models) for group in dear.groups} == {frozenset(group.models) for group in before.groups}
 
 
+def test_groups_stay_on_the_devices_of_the_previous_plan() -> None:
+    before = plan_of(BURSTY, steps=30)
+    names = [device.name for device in BURSTY.cluster.devices]
+    mirror = dict(zip(names, reversed(names), strict=True))
+    moved = Plan(
+        tuple(
+            msgspec.structs.replace(group, devices=tuple(sorted(mirror[name] for name in group.devices)))
+            for group in before.groups
+        )
+    )
+    again = plan_of(BURSTY, previous=moved, move_cost=1.0, steps=30)
+    assert {(g.devices, g.models) for g in again.groups} == {(g.devices, g.models) for g in moved.groups}
+
+
+def test_a_previous_plan_may_name_what_is_gone() -> None:
+    before = plan_of(BURSTY, steps=30)
+    smaller = replace(BURSTY.with_devices(4), models=BURSTY.models[:7])
+    keep = BURSTY.workload.model < 7
+    smaller = replace(smaller, workload=BURSTY.workload.select(keep))
+    check_plan(plan_of(smaller, previous=before, steps=30), smaller, "after a loss")
+
+
 def test_a_model_that_fits_nowhere_is_named() -> None:
     huge = Model("huge", profile(0.1, 100 * GB), Slo(1.0))
     with pytest.raises(InfeasibleError, match=r"model 'huge': its smallest shard needs 25000000000 bytes"):

@@ -20,10 +20,14 @@ from benchmarks.cases import Case, PeerPlan, case_names, emit, emit_skipped, not
 from placement.example import example_problem
 from placement.plan import Plan
 from placement.planner import DEFAULT_STEPS, make_plan
+from placement.search.candidate import Candidate, Space
 from placement.search.draws import make_draws
 from placement.search.effort import Effort
+from placement.search.layouts import uniform_layout, useful_classes
+from placement.search.measure import count_met
 from placement.simulate import DEFAULT_MAX_BATCH, simulate
 from placement.simulator import RULES, Rule
+from placement.tables import Catalogue
 
 MISSES_ENOUGH = 0.003
 """Cases in which the peer misses more than this share count for the mean cut."""
@@ -67,6 +71,7 @@ def _measure(case: Case, steps: int) -> dict[str, Any]:
         "our_worst_model": round(our_worst, 5),
         "our_dispatch_on_peer_plan": round(_score(case, peer.plan, "deadline")[0], 5),
         "missed_share_cut": round(1 - (1 - ours) / max(1 - theirs, 1e-9), 3),
+        "limit_without_memory": round(_without_memory(case), 5),
         "cpu_s": round(seconds, 1),
         "plan_alone": round(plan_only, 5),
         "plan_alone_worst_model": round(plan_worst, 5),
@@ -82,6 +87,19 @@ def _score(case: Case, plan: Plan, rule: Rule) -> tuple[float, float]:
     met = sum(np.bincount(o.workload.model, weights=o.met, minlength=models) for o in outcomes)
     asked = sum(draw.counts(models) for draw in case.evals)
     return statistics.mean(o.attainment for o in outcomes), float(np.min(met / np.maximum(asked, 1)))
+
+
+def _without_memory(case: Case) -> float:
+    """The best attainment of equal groups that all hold every model, whether or not it fits: what memory costs."""
+    space = Space(Catalogue(case.problem))
+    best = 0.0
+    for kind in space.kinds:
+        for one in useful_classes(space, kind):
+            layout = uniform_layout(space, kind, one)
+            everything = Candidate(layout, np.ones((len(layout), len(case.problem.models)), np.bool_))
+            met = [count_met(space, everything, draw, "deadline", DEFAULT_MAX_BATCH).sum() for draw in case.evals]
+            best = max(best, statistics.mean(m / len(draw) for m, draw in zip(met, case.evals, strict=True)))
+    return float(best)
 
 
 def _summary(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:

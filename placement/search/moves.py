@@ -16,7 +16,7 @@ Move = Callable[[Space, Candidate, Floats, np.random.Generator], Candidate | Non
 
 def add_replica(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """One more replica, of a model that misses, where there is room."""
-    model = _troubled(candidate, missed, rng)
+    model = _troubled(missed, rng)
     used = space.used(candidate)
     groups = [
         group
@@ -37,7 +37,7 @@ def remove_replica(space: Space, candidate: Candidate, missed: Floats, rng: np.r
 
 def swap_replica(space: Space, candidate: Candidate, missed: Floats, rng: np.random.Generator) -> Candidate | None:
     """A model that misses takes the place of one that does not, on one group."""
-    model = _troubled(candidate, missed, rng)
+    model = _troubled(missed, rng)
     groups = np.flatnonzero(~candidate.holds[:, model])
     if not len(groups):
         return None
@@ -109,7 +109,7 @@ MOVES: tuple[tuple[Move, float], ...] = (
 )
 
 
-def _troubled(candidate: Candidate, missed: Floats, rng: np.random.Generator) -> int:
+def _troubled(missed: Floats, rng: np.random.Generator) -> int:
     """A model, the likelier the more it misses."""
     weight = missed + missed.sum() / len(missed) * 0.2 + 1e-9
     return int(rng.choice(len(missed), p=weight / weight.sum()))

@@ -54,7 +54,7 @@ def search(
     """The best candidate found; `move_cost` is the attainment a replica must bring to be placed anew."""
     rng = np.random.default_rng(seed)
     stay = None if previous is None else space.candidate(previous)
-    penalty = _cost_of_moves(space, stay, move_cost)
+    penalty = _cost_of_moves(stay, move_cost)
     scorer, starts, calm, scale = _starts(space, rule, max_batch, effort, seed, stay)
     finalists = list(starts[:STARTS])
     share = (STARTED - effort.spent()) / max(len(finalists), 1)
@@ -166,7 +166,7 @@ def _judge_afresh(
     return [0.97 * recorded + 0.03 * faster for recorded, faster in zip(*values, strict=True)]
 
 
-def _cost_of_moves(space: Space, stay: Candidate | None, move_cost: float) -> Callable[[Candidate], float]:
+def _cost_of_moves(stay: Candidate | None, move_cost: float) -> Callable[[Candidate], float]:
     """What the replicas that are not where they were cost: those of a group that is still there stay for nothing."""
     if stay is None or move_cost == 0:
         return lambda _: 0.0

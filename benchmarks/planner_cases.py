@@ -1,6 +1,6 @@
 """Does our planner place better than AlpaServe's? Planned on train.npz, scored on eval0..3.npz, mean over the draws.
 
-    python -m benchmarks.planner_cases [--cases c01 ...] [--steps 600] [--tiny]
+    python -m benchmarks.planner_cases [--cases c01 ...] [--steps N] [--tiny]
 
 (a) the whole: our plan under our dispatch, against the best of all peer policies recorded for the case;
 (b) the plan alone: planned for and scored under the peer's own rule, in the CPU seconds its search took (1 s at least).
@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.cases import Case, PeerPlan, case_names, emit, emit_skipped, note, read_case
 from placement.example import example_problem
 from placement.plan import Plan
-from placement.planner import DEFAULT_STEPS, make_plan
+from placement.planner import default_steps, make_plan
 from placement.search.candidate import Candidate, Space
 from placement.search.draws import make_draws
 from placement.search.effort import Effort
@@ -36,7 +36,7 @@ MISSES_ENOUGH = 0.003
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="*", default=None)
-    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS)
+    parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--tiny", action="store_true", help="one small generated case: a check that it runs")
     arguments = parser.parse_args()
     names = [] if arguments.tiny else arguments.cases or case_names()
@@ -46,9 +46,9 @@ def main() -> None:
     cases = [_tiny_case()] if arguments.tiny else [read_case(name) for name in names]
     rows = {}
     for case in cases:
-        rows[case.name] = _measure(case, arguments.steps if not arguments.tiny else 20)
+        rows[case.name] = _measure(case, 20 if arguments.tiny else arguments.steps or default_steps(case.problem))
         note(f"{case.name}: {rows[case.name]}")
-    emit({"benchmark": "planner_cases", "steps": arguments.steps, **_summary(rows), "cases": rows})
+    emit({"benchmark": "planner_cases", **_summary(rows), "cases": rows})
 
 
 def _measure(case: Case, steps: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from benchmarks.cases import emit, note
 from loadgen import gamma_arrivals, power_law_split
 from placement.cluster import Cluster, Node
 from placement.costs.analytic import TransformerConfig, analytic_profile
-from placement.planner import DEFAULT_STEPS, make_plan
+from placement.planner import default_steps, make_plan
 from placement.problem import Model, Problem, Slo
 from placement.profile import Profile, Shape
 from placement.search.effort import Effort
@@ -44,7 +44,7 @@ def main() -> None:
     for (devices, models), limit_s in worlds.items():
         problem = _problem(devices, models, 5.0 if tiny else 60.0)
         begin = time.process_time()
-        plan = make_plan(problem, effort=Effort(steps=20 if tiny else DEFAULT_STEPS))
+        plan = make_plan(problem, effort=Effort(steps=20 if tiny else default_steps(problem)))
         seconds = time.process_time() - begin
         rows[f"{devices} devices, {models} models"] = {
             "requests": len(problem.workload),

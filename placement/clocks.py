@@ -33,6 +33,7 @@ class Tables(NamedTuple):
     first_replica: Ints  # [M + 1]: model m has the replicas first_replica[m] .. first_replica[m + 1] - 1
     replica_group: Ints  # [R]
     replica_ready: Floats  # [R] seconds before which the replica is still loading
+    loading: Bools  # [1] whether any replica is not ready from the start
     replica_parked: Bools  # [R]
 
 
@@ -42,6 +43,11 @@ class Clocks(NamedTuple):
     free: Floats  # [G, S] seconds
     drained: Floats  # [G] seconds: when the last stage is free
     awake: Ints  # [G] a model, or NOBODY
+
+
+def with_ready(tables: Tables, ready: Floats) -> Tables:
+    """The same plan, its replicas loaded at these times, [R]."""
+    return tables._replace(replica_ready=ready, loading=np.array([bool(ready.any())]))
 
 
 def new_clocks(groups: int, stages: int) -> Clocks:

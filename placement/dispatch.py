@@ -96,8 +96,11 @@ def shortest_queue(tables: Tables, clocks: Clocks, model: int) -> int:
     """AlpaServe's choice: the replica whose group's last stage is free first (ties: first in the plan), or NOBODY."""
     best = NOBODY
     best_free = np.inf
+    loading = tables.loading[0]
     for replica in range(tables.first_replica[model], tables.first_replica[model + 1]):
-        free = later(clocks.drained[tables.replica_group[replica]], tables.replica_ready[replica])
+        free = clocks.drained[tables.replica_group[replica]]
+        if loading:
+            free = later(free, tables.replica_ready[replica])
         if free < best_free:
             best_free = free
             best = replica

@@ -29,7 +29,8 @@ from placement.workload import Workload
 Policy = Literal["penstock", "alpaserve", "replication", "round-robin"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
-DEFAULT_STEPS = 500
+MOST_STEPS, LEAST_STEPS = 500, 200
+STEPS_TIMES_DEVICES = 16_000
 BUSY_RATE = 1.3
 LADDER_RATE = 0.5
 """The ladder is for traffic that has fallen: to this share of what was recorded."""
@@ -51,7 +52,7 @@ def make_plan(
     started = time.perf_counter()
     space = Space(Catalogue(problem))
     check_feasible(space)
-    effort = effort or Effort(steps=DEFAULT_STEPS)
+    effort = effort or Effort(steps=default_steps(problem))
     if policy == "penstock":
         plan = _search_cells(space, rule, max_batch, effort, seed, previous, move_cost)
         plan = park_models(space, plan, _busy_draws(problem, seed), rule, max_batch)
@@ -75,6 +76,11 @@ def make_plan(
         "steps": effort.taken,
     }
     return msgspec.structs.replace(plan, planner=claims)
+
+
+def default_steps(problem: Problem) -> int:
+    """Fewer for a larger cluster, where each costs more: some ten seconds of search on one core either way."""
+    return min(max(STEPS_TIMES_DEVICES // len(problem.cluster.devices), LEAST_STEPS), MOST_STEPS)
 
 
 def check_feasible(space: Space) -> None:

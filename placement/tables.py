@@ -185,6 +185,7 @@ class Catalogue:
             first_replica=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
             replica_group=replica_group,
             replica_ready=np.zeros(len(replica_group)),
+            loading=np.zeros(1, np.bool_),
             replica_parked=np.zeros(len(replica_group), np.bool_) if replica_parked is None else replica_parked,
         )
 

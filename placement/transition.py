@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from placement.clocks import NOBODY, Clocks, Floats, Ints, Tables
+from placement.clocks import NOBODY, Clocks, Floats, Ints, Tables, with_ready
 from placement.compiled import entry_point
 from placement.dispatch import EXPIRED, State, _adopt, _copy_row, insert, new_state, try_schedules
 from placement.errors import InputError
@@ -165,7 +165,7 @@ class _Serving:
             parked.astype(np.bool_),
             tables.wake,
         )
-        return tables._replace(replica_ready=ready.astype(np.float64))
+        return with_ready(tables, ready.astype(np.float64))
 
     def _keep_schedule(self, old: Groups, old_tables: Tables, kept: dict[int, int]) -> bool:
         """If the replica of each who waits stays, so does the schedule; else False, and nothing is done."""

@@ -92,7 +92,7 @@ def plan(
 
     from placement.files import read_document
     from placement.plan import Plan, write_plan
-    from placement.planner import DEFAULT_STEPS, make_plan
+    from placement.planner import default_steps, make_plan
     from placement.problem import read_problem
     from placement.search.effort import Effort
     from placement.simulate import simulate as serve
@@ -106,7 +106,7 @@ def plan(
     compile_s = _warm_up(chosen, rule, any(model.generates for model in read.models))
     with _progress("planning") as on_progress:
         effort = Effort(
-            steps=None if effort_s is not None else steps or DEFAULT_STEPS,
+            steps=None if effort_s is not None else steps or default_steps(read),
             seconds=effort_s,
             on_progress=lambda share, best: on_progress(share, f"best so far {best:.4f}"),
         )

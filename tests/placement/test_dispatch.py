@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from placement.clocks import NOBODY
+from placement.clocks import NOBODY, with_ready
 from placement.dispatch import REASONS, new_state
 from placement.reference import serve
 from placement.simulator import new_records, serve_deadline, serve_shortest_queue
@@ -22,7 +22,7 @@ def tables_of(world):
     )
     names = [model.name for model in world.problem.models]
     ready = [world.ready.get((names[model], number), 0.0) for model, number in replicas]
-    return tables._replace(replica_ready=np.array(ready))
+    return with_ready(tables, np.array(ready))
 
 
 def run_compiled(world, rule, max_batch, overtake, capacity):

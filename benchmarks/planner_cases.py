@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.cases import Case, PeerPlan, case_names, emit, emit_skipped, note, read_case
 from placement.example import example_problem
 from placement.plan import Plan
-from placement.planner import default_steps, make_plan
+from placement.planner import Policy, default_steps, make_plan
 from placement.search.candidate import Candidate, Space
 from placement.search.draws import make_draws
 from placement.search.effort import Effort
@@ -71,6 +71,7 @@ def _measure(case: Case, steps: int) -> dict[str, Any]:
         "our_worst_model": round(our_worst, 5),
         "our_dispatch_on_peer_plan": round(_score(case, peer.plan, "deadline")[0], 5),
         "missed_share_cut": round(1 - (1 - ours) / max(1 - theirs, 1e-9), 3),
+        "baselines_ours_and_recorded": _baselines(case),
         "limit_without_memory": round(_without_memory(case), 5),
         "cpu_s": round(seconds, 1),
         "plan_alone": round(plan_only, 5),
@@ -87,6 +88,18 @@ def _score(case: Case, plan: Plan, rule: Rule) -> tuple[float, float]:
     met = sum(np.bincount(o.workload.model, weights=o.met, minlength=models) for o in outcomes)
     asked = sum(draw.counts(models) for draw in case.evals)
     return statistics.mean(o.attainment for o in outcomes), float(np.min(met / np.maximum(asked, 1)))
+
+
+def _baselines(case: Case) -> dict[str, list[float]]:
+    """Our restatement of the peer's policies beside what its own code was recorded with."""
+    recorded = {peer.name: peer.mean for peer in case.peers}
+    pairs: tuple[tuple[Policy, str], ...] = (("alpaserve", "mp-search"), ("replication", "sr-greedy"))
+    both = {}
+    for policy, name in pairs:
+        if name in recorded:
+            plan = make_plan(case.problem, policy, rule="shortest-queue", max_batch=1)
+            both[policy] = [round(_score(case, plan, "shortest-queue")[0], 5), recorded[name]]
+    return both
 
 
 def _without_memory(case: Case) -> float:

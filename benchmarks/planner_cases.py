@@ -94,7 +94,7 @@ def _baselines(case: Case) -> dict[str, list[float]]:
     """Our restatement of the peer's policies beside what its own code was recorded with."""
     recorded = {peer.name: peer.mean for peer in case.peers}
     pairs: tuple[tuple[Policy, str], ...] = (("alpaserve", "mp-search"), ("replication", "sr-greedy"))
-    both = {}
+    both: dict[str, list[float]] = {}
     for policy, name in pairs:
         if name in recorded:
             plan = make_plan(case.problem, policy, rule="shortest-queue", max_batch=1)

@@ -91,7 +91,7 @@ def _qwen3_moe(keys: _Keys) -> dict[str, object]:
     if keys.data.get("mlp_only_layers"):
         raise InputError(f"{keys.where}: `mlp_only_layers` is not modelled; only an even decoder_sparse_step is")
     return {
-        "experts": keys.count("num_experts"),
+        "experts": keys.count("num_local_experts" if "num_local_experts" in keys.data else "num_experts"),
         "top_k": keys.count("num_experts_per_tok"),
         "expert_ffn": keys.count("moe_intermediate_size"),
         "expert_interval": keys.count("decoder_sparse_step", 1),

@@ -1,0 +1,202 @@
+"""The decoder of every family: one device's share of it. Knows nothing of caches, batches or where weights come from.
+
+Tokens of all sequences of a step lie in one row, [tokens, hidden]; who sees whom is the business of `attend`.
+Where a model is split by tensor, the sums over its devices are the only trace of it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from serving.models.config import Activation, ModelConfig
+from serving.models.linear import Linear
+from serving.models.rope import Rotation, rotate, rotation
+from serving.models.shard import Shard
+from serving.parallel import Alone, Collectives
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer of this shard, query [tokens, heads, size], key, value [tokens, kv heads, size]) -> like query."""
+
+
+class Decoder(nn.Module):
+    """`forward` takes token ids in the first stage and activations in later ones; `logits` is for the last."""
+
+    def __init__(self, config: ModelConfig, shard: Shard, tensor: Collectives | None = None) -> None:
+        super().__init__()
+        self.config, self.shard = config, shard
+        tensor = tensor or Alone()
+        sizes, bias = config.sizes, config.bias
+        if shard.is_first:
+            self.embedding = Embedding(config, shard, tensor)
+            if config.rope is None:
+                self.positions = nn.Embedding(sizes.positions, sizes.hidden)
+        self.layers = nn.ModuleList(DecoderLayer(config, shard, layer, tensor) for layer in shard.layers)
+        if shard.is_last:
+            self.norm = make_norm(sizes.hidden, config.norm_eps, bias)
+            self.head = Linear(sizes.hidden, -(-sizes.vocabulary // shard.tp), bias=False)
+        self.tensor = tensor
+        self.frequencies: Tensor | None = None
+
+    def forward(self, inputs: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """inputs: token ids [tokens] in the first stage, else activations [tokens, hidden]; positions [tokens]."""
+        x = inputs
+        if self.shard.is_first:
+            x = self.embedding(inputs)
+            if self.config.rope is None:
+                x = x + self.positions(positions)
+        turn = self._rotation(positions)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, turn, index, attend)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor | None:
+        """[rows, vocabulary] of these rows of the last stage's activations, on the first device of the stage."""
+        gathered = self.tensor.gather(self.head(self.norm(hidden)))
+        return None if gathered is None else gathered[:, : self.config.sizes.vocabulary].float()
+
+    def _rotation(self, positions: Tensor) -> Rotation | None:
+        if self.config.rope is None:
+            return None
+        if self.frequencies is None or self.frequencies.device != positions.device:
+            self.frequencies = torch.from_numpy(self.config.rope.frequencies()).to(positions.device)
+        return rotation(self.frequencies, positions)
+
+
+class DecoderLayer(nn.Module):
+    """Norm, attention, norm, feedforward, each added to what came in."""
+
+    def __init__(self, config: ModelConfig, shard: Shard, layer: int, tensor: Collectives) -> None:
+        super().__init__()
+        hidden = config.sizes.hidden
+        self.first_norm = make_norm(hidden, config.norm_eps, config.bias)
+        self.attention = Attention(config, shard, tensor)
+        self.second_norm = make_norm(hidden, config.norm_eps, config.bias)
+        self.feedforward: nn.Module = (
+            Experts(config, shard, tensor)
+            if config.sizes.has_experts[layer]
+            else Feedforward(config, shard, config.sizes.ffn, tensor)
+        )
+
+    def forward(self, x: Tensor, turn: Rotation | None, index: int, attend: Attend) -> Tensor:
+        x = x + self.attention(self.first_norm(x), turn, index, attend)
+        y: Tensor = x + self.feedforward(self.second_norm(x))
+        return y
+
+
+class Attention(nn.Module):
+    """Queries, keys and values of this device's heads, attended outside, and brought back to hidden size."""
+
+    def __init__(self, config: ModelConfig, shard: Shard, tensor: Collectives) -> None:
+        super().__init__()
+        sizes = config.sizes
+        self.size = sizes.head_size
+        self.heads = sizes.heads // shard.tp
+        self.kv_heads = sizes.kv_heads_per_device(shard.tp)
+        self.qkv = Linear(sizes.hidden, (self.heads + 2 * self.kv_heads) * self.size, bias=config.qkv_bias)
+        self.output = Linear(self.heads * self.size, sizes.hidden, bias=config.bias and shard.tp_rank == 0)
+        self.has_norms = config.qk_norm
+        if config.qk_norm:
+            self.q_norm = make_norm(self.size, config.norm_eps, bias=False)
+            self.k_norm = make_norm(self.size, config.norm_eps, bias=False)
+        self.tensor = tensor
+
+    def forward(self, x: Tensor, turn: Rotation | None, index: int, attend: Attend) -> Tensor:
+        heads, kv_heads = self.heads, self.kv_heads
+        qkv = self.qkv(x).view(-1, heads + 2 * kv_heads, self.size)
+        turned, value = qkv.split([heads + kv_heads, kv_heads], dim=1)
+        if self.has_norms:
+            query, key = turned.split([heads, kv_heads], dim=1)
+            turned = torch.cat((self.q_norm(query), self.k_norm(key)), dim=1)
+        if turn is not None:
+            turned = rotate(turned, turn)
+        query, key = turned.split([heads, kv_heads], dim=1)
+        seen = attend(index, query, key, value)
+        y: Tensor = self.output(seen.reshape(-1, heads * self.size))
+        self.tensor.all_reduce(y)
+        return y
+
+
+class Feedforward(nn.Module):
+    """up, activation, down; with a gate where the family has one (the upper half of `up`)."""
+
+    def __init__(self, config: ModelConfig, shard: Shard, width: int, tensor: Collectives) -> None:
+        super().__init__()
+        hidden, local = config.sizes.hidden, width // shard.tp
+        self.is_gated = config.sizes.gated_ffn
+        self.up = Linear(hidden, 2 * local if self.is_gated else local, bias=config.bias)
+        self.down = Linear(local, hidden, bias=config.bias and shard.tp_rank == 0)
+        self.activation = config.activation
+        self.tensor = tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.up(x)
+        if self.is_gated:
+            gate, y = y.chunk(2, dim=-1)
+            y = activate(gate, self.activation) * y
+        else:
+            y = activate(y, self.activation)
+        out: Tensor = self.down(y)
+        self.tensor.all_reduce(out)
+        return out
+
+
+class Experts(nn.Module):
+    """Each token goes to its top-k experts; their answers are summed by the router's weights."""
+
+    def __init__(self, config: ModelConfig, shard: Shard, tensor: Collectives) -> None:
+        super().__init__()
+        sizes = config.sizes
+        self.top_k, self.normalise = sizes.top_k, config.normalise_experts
+        self.router = Linear(sizes.hidden, sizes.experts, bias=False)
+        # The experts' partial sums are added up first, and then once over the devices.
+        self.experts = nn.ModuleList(
+            Feedforward(config, shard, sizes.expert_ffn, Alone()) for _ in range(sizes.experts)
+        )
+        self.tensor = tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        shares, chosen = self.router(x).float().softmax(dim=-1).topk(self.top_k, dim=-1)
+        if self.normalise:
+            shares = shares / shares.sum(dim=-1, keepdim=True)
+        y = torch.zeros_like(x)
+        for expert in chosen.unique().tolist():
+            rows, places = (chosen == expert).nonzero(as_tuple=True)
+            part = self.experts[expert](x[rows]) * shares[rows, places, None].to(x.dtype)
+            y = y.index_add(0, rows, part)
+        self.tensor.all_reduce(y)
+        return y
+
+
+class Embedding(nn.Module):
+    """The vocabulary split over the devices of a stage: each looks up its own tokens, the sum is whole."""
+
+    def __init__(self, config: ModelConfig, shard: Shard, tensor: Collectives) -> None:
+        super().__init__()
+        rows = -(-config.sizes.vocabulary // shard.tp)
+        self.weight = nn.Parameter(torch.empty(rows, config.sizes.hidden))
+        self.start = shard.tp_rank * rows
+        self.tensor = tensor
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.tensor.size == 1:
+            return F.embedding(tokens, self.weight)
+        local = tokens - self.start
+        is_mine = (local >= 0) & (local < len(self.weight))
+        x = F.embedding(local.where(is_mine, 0), self.weight) * is_mine[:, None]
+        self.tensor.all_reduce(x)
+        return x
+
+
+def make_norm(size: int, eps: float, bias: bool) -> nn.Module:
+    """A layer norm where the family has biases, else an RMS norm."""
+    return nn.LayerNorm(size, eps) if bias else nn.RMSNorm(size, eps)
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    if activation == "silu":
+        return F.silu(x)
+    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")

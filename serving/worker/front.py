@@ -1,0 +1,125 @@
+"""The leader's links: to the controller that orders, and to the other devices of the group. Runs on the mail's thread.
+
+A device that is lost is the end of the group: the controller is told why, and the process ends. A controller that is
+lost is the end too: nobody is left to answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serving.worker.document import WorkerDocument
+from serving.worker.link import Link
+from serving.worker.listener import listen
+from serving.worker.mail import Mail
+from serving.worker.messages import Broken, Command, Ended, Hello, Joined, Order, Reply, Report
+from serving.worker.settings import LinkSettings
+
+
+@dataclass(frozen=True)
+class FromController:
+    message: Order
+
+
+@dataclass(frozen=True)
+class FromMember:
+    rank: int
+    message: Reply
+
+
+class Front:
+    """`report` and `command` may be called from the main thread."""
+
+    def __init__(self, document: WorkerDocument) -> None:
+        self.mail = Mail()
+        self._document = document
+        self._settings = LinkSettings(life_s=document.life_s, ping_s=document.life_s / 4)
+        self._secret = document.secret.encode() if document.secret else None
+        self._ranks: dict[Link[Command, Reply], int] = {}
+        self._controller: Link[Report, Order] | None = None
+        self._hello: Hello | None = None
+        self._listeners: list[object] = []
+        self.mail.call(self._listen())
+
+    def open(self, hello: Hello) -> None:
+        """The group is complete: greet the controller, now or when it comes."""
+        self.mail.call(self._greet(hello))
+
+    def report(self, message: Report) -> None:
+        if self._controller is not None:
+            self._controller.post(message)
+
+    def command(self, message: Command) -> None:
+        for link in list(self._ranks):
+            link.post(message)
+
+    def say_ended(self, reason: str) -> None:
+        """On the mail's thread: the controller's last word from this group."""
+        if self._controller is not None:
+            self._controller.send(Ended(reason))
+            self._controller.close(reason)
+
+    def fail(self, reason: str) -> None:
+        """From the main thread, which cannot go on."""
+
+        async def lost() -> None:
+            self.mail.lost(reason)
+
+        self.mail.call(lost())
+
+    async def _listen(self) -> None:
+        document = self._document
+        control = await listen(
+            document.control,
+            Order,
+            self._take_controller,
+            lambda _, message: self.mail.inbox.put(FromController(message)),
+            self._lose_controller,
+            secret=self._secret,
+            settings=self._settings,
+        )
+        self._listeners.append(control)
+        if document.layout.devices > 1:
+            members = await listen(
+                document.leader,
+                Reply,
+                lambda link: None,
+                self._take_reply,
+                self._lose_member,
+                secret=self._secret,
+                settings=self._settings,
+            )
+            self._listeners.append(members)
+
+    async def _greet(self, hello: Hello) -> None:
+        self._hello = hello
+        if self._controller is not None:
+            self._controller.send(hello)
+
+    def _take_controller(self, link: Link[Report, Order]) -> None:
+        if self._controller is not None:
+            link.close(f"group {self._document.group} has a controller already")
+            return
+        self._controller = link
+        if self._hello is not None:
+            link.send(self._hello)
+
+    def _lose_controller(self, link: Link[Report, Order], reason: str) -> None:
+        if link is self._controller:
+            self.mail.lost(f"the controller of {self._document.group} is gone: {reason}")
+
+    def _take_reply(self, link: Link[Command, Reply], message: Reply) -> None:
+        if isinstance(message, Joined):
+            self._ranks[link] = message.rank
+        if isinstance(message, Broken):
+            self.mail.lost(f"group {self._document.group}: {message.reason}")
+        rank = self._ranks.get(link)
+        if rank is None:
+            link.close("the first message must be Joined")
+        else:
+            self.mail.inbox.put(FromMember(rank, message))
+
+    def _lose_member(self, link: Link[Command, Reply], reason: str) -> None:
+        rank = self._ranks.pop(link, None)
+        if rank is not None:
+            self.mail.lost(f"group {self._document.group}: rank {rank} is gone: {reason}")

@@ -1,0 +1,299 @@
+"""A group as its controller sees it: starts its processes, gives orders, hands out requests and their answers.
+
+Runs on the controller's event loop. When the group is lost, in whatever way, every open request and order fails with
+the reason, and no process is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from placement.errors import InputError
+from serving.engine.outputs import Answered, Output, Produced, Refused
+from serving.parallel import Backend
+from serving.sampling import SamplingParams
+from serving.worker.connect import connect
+from serving.worker.document import WorkerDocument
+from serving.worker.launcher import Handle, Launcher, WorkerSpec
+from serving.worker.link import Link
+from serving.worker.messages import (
+    Cancel,
+    Done,
+    Drain,
+    Ended,
+    Generate,
+    Hello,
+    Infer,
+    Load,
+    ModelSpec,
+    ModelState,
+    Order,
+    Outputs,
+    Report,
+    Resume,
+    Stop,
+    Suspend,
+    Unload,
+)
+from serving.worker.settings import LinkSettings
+
+
+class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of a group in the plan's order: stage by stage, the tp devices of a stage beside each other."""
+
+    name: str
+    devices: tuple[str, ...]
+    """cpu:N or cuda:N"""
+    tp: int = 1
+    pp: int = 1
+    backend: Backend = "shared"
+    pace: float = 1.0
+    """Above 1 the workers are paced: real, and this many times slower."""
+    life_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if len(self.devices) != self.tp * self.pp:
+            raise InputError(
+                f"group {self.name}: {len(self.devices)} devices; shape ({self.tp}, {self.pp}) needs others"
+            )
+
+
+class GroupLost(RuntimeError):  # noqa: N818  (it says what happened)
+    """The group is gone; its one line says why."""
+
+
+class RequestFailed(RuntimeError):  # noqa: N818
+    """A request ended without an answer: `code` is stable, the text says it in words."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Group:
+    """Made by `start_group`."""
+
+    def __init__(self, spec: GroupSpec, directory: Path) -> None:
+        self.spec = spec
+        self.handles: list[Handle] = []
+        self.states: dict[str, ModelState] = {}
+        """What each model has to do, as of its last step."""
+        self.on_lost: Callable[[str], None] = lambda reason: None
+        self._directory = directory
+        self._link: Link[Order, Report] | None = None
+        self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self._orders: dict[int, asyncio.Future[Done]] = {}
+        self._streams: dict[str, asyncio.Queue[Output]] = {}
+        self._next_id = 0
+        self._lost: str | None = None
+        self._is_stopping = False
+        self._watchers: list[asyncio.Task[None]] = []
+
+    @property
+    def lost(self) -> str | None:
+        """Why the group is gone; None while it is there."""
+        return self._lost
+
+    async def load(self, model: ModelSpec) -> dict[str, Any]:
+        """Bring a model onto the group; an InputError says why it cannot be."""
+        return await self._order(lambda id: Load(id, model))
+
+    async def unload(self, model: str) -> None:
+        await self._order(lambda id: Unload(id, model))
+
+    async def suspend(self, model: str) -> None:
+        await self._order(lambda id: Suspend(id, model))
+
+    async def resume(self, model: str) -> None:
+        await self._order(lambda id: Resume(id, model))
+
+    async def drain(self) -> None:
+        """Take no more requests, and wait until those that are open have ended."""
+        await self._order(Drain)
+
+    async def generate(
+        self, request: str, model: str, prompt: list[int], params: SamplingParams
+    ) -> AsyncIterator[Produced]:
+        """The tokens of all answers as they come. Leaving the loop early cancels the request."""
+        unfinished = params.n
+        stream = self._open(request, Generate(request, model, prompt, params))
+        try:
+            while unfinished:
+                output = await stream.get()
+                if isinstance(output, Refused):
+                    unfinished = 0
+                    raise RequestFailed(output.code, output.reason)
+                assert isinstance(output, Produced)
+                unfinished -= output.finish is not None
+                yield output
+        finally:
+            self._close(request, cancel=unfinished > 0)
+
+    async def infer(
+        self, request: str, model: str, inputs: list[list[int]], kinds: list[list[int]] | None = None
+    ) -> NDArray[np.float32]:
+        """float32 [inputs, width]"""
+        stream = self._open(request, Infer(request, model, inputs, kinds))
+        output: Output | None = None
+        try:
+            output = await stream.get()
+        finally:
+            self._close(request, cancel=output is None)
+        if isinstance(output, Refused):
+            raise RequestFailed(output.code, output.reason)
+        assert isinstance(output, Answered)
+        return np.frombuffer(output.values, np.float32).reshape(output.inputs, -1)
+
+    async def stop(self, grace_s: float = 2.0) -> None:
+        """End all processes; requests that are open fail."""
+        self._is_stopping = True
+        if self._link is not None:
+            self._link.send(Stop())
+        ends = [asyncio.wait_for(handle.wait(), grace_s) for handle in self.handles]
+        await asyncio.gather(*ends, return_exceptions=True)
+        await asyncio.gather(*(handle.terminate(0.0) for handle in self.handles))
+        self._lose("the group was stopped")
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def start(self, launcher: Launcher, wait_s: float) -> None:
+        """Start the processes and wait until all have met."""
+        try:
+            for rank, device in enumerate(self.spec.devices):
+                self.handles.append(await launcher.start(self._worker(rank, device, wait_s)))
+            self._watchers = [asyncio.create_task(self._watch(handle)) for handle in self.handles]
+            connecting = asyncio.create_task(self._connect(wait_s))
+            try:
+                await asyncio.wait_for(asyncio.shield(self._hello), wait_s)
+            except TimeoutError:
+                raise GroupLost(f"group {self.spec.name} was not ready within {wait_s:g} s") from None
+            finally:
+                connecting.cancel()
+        except BaseException:
+            await self.stop(grace_s=0.0)
+            raise
+
+    async def _connect(self, wait_s: float) -> None:
+        settings = LinkSettings(life_s=self.spec.life_s, ping_s=self.spec.life_s / 4)
+        self._link = await connect(
+            self._address("control"), Report, self._take, self._hung_up, deadline_s=wait_s, settings=settings
+        )
+
+    def _worker(self, rank: int, device: str, wait_s: float) -> WorkerSpec:
+        spec = self.spec
+        document = WorkerDocument(
+            group=spec.name,
+            device=device,
+            tp=spec.tp,
+            pp=spec.pp,
+            rank=rank,
+            leader=self._address("leader"),
+            control=self._address("control"),
+            rendezvous=str(self._directory) if spec.backend == "shared" else f"file://{self._directory}/store",
+            backend=spec.backend,
+            pace=spec.pace,
+            connect_s=wait_s,
+            life_s=spec.life_s,
+        )
+        return WorkerSpec(
+            name=f"{spec.name}/{rank}", device=device, module="serving.worker", document=msgspec.to_builtins(document)
+        )
+
+    def _address(self, name: str) -> str:
+        return f"unix:{self._directory}/{name}"
+
+    async def _watch(self, handle: Handle) -> None:
+        ended = await handle.wait()
+        if not self._is_stopping:
+            # The leader may still be saying why it ends; its word is better than the process's.
+            await asyncio.sleep(0.5 if self._link is not None else 0.0)
+            self._lose(f"group {self.spec.name}: {ended.reason}")
+
+    async def _order(self, make: Callable[[int], Order]) -> dict[str, Any]:
+        self._check()
+        self._next_id += 1
+        done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        self._orders[self._next_id] = done
+        assert self._link is not None
+        self._link.send(make(self._next_id))
+        answer = await done
+        if answer.error:
+            raise InputError(answer.error)
+        return answer.facts
+
+    def _open(self, request: str, order: Order) -> asyncio.Queue[Output]:
+        self._check()
+        if request in self._streams:
+            raise RequestFailed("invalid", f"request {request!r} is open already; ids must differ")
+        self._streams[request] = asyncio.Queue()
+        assert self._link is not None
+        self._link.send(order)
+        return self._streams[request]
+
+    def _close(self, request: str, cancel: bool) -> None:
+        self._streams.pop(request, None)
+        if cancel and self._link is not None:
+            self._link.send(Cancel(request))
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise GroupLost(self._lost)
+
+    def _take(self, link: Link[Order, Report], message: Report) -> None:
+        match message:
+            case Outputs(model, outputs, state):
+                if state is not None:
+                    self.states[model] = state
+                for output in outputs:
+                    stream = self._streams.get(output.request)
+                    if stream is not None:
+                        stream.put_nowait(output)
+            case Done(id):
+                done = self._orders.pop(id, None)
+                if done is not None and not done.done():
+                    done.set_result(message)
+            case Hello():
+                self._hello.set_result(message)
+            case Ended(reason):
+                self._lose(reason)
+
+    def _hung_up(self, link: Link[Order, Report], reason: str) -> None:
+        if not self._is_stopping:
+            self._lose(f"the leader of {self.spec.name} is gone: {reason}")
+
+    def _lose(self, reason: str) -> None:
+        """The first reason stands. Nothing of the group may stay."""
+        if self._lost is not None:
+            return
+        self._lost = reason
+        for handle in self.handles:
+            handle.kill()
+        for request, stream in self._streams.items():
+            stream.put_nowait(Refused(request, "failed", reason))
+        for done in self._orders.values():
+            if not done.done():
+                done.set_exception(GroupLost(reason))
+        self._orders.clear()
+        if not self._hello.done():
+            self._hello.set_exception(GroupLost(reason))
+            self._hello.exception()
+        if not self._is_stopping:
+            self.on_lost(reason)
+
+
+async def start_group(spec: GroupSpec, launcher: Launcher, wait_s: float = 60.0) -> Group:
+    """Start a group's processes; returns when all have met. GroupLost says why they did not."""
+    group = Group(spec, Path(tempfile.mkdtemp(prefix="penstock-")))
+    await group.start(launcher, wait_s)
+    return group

@@ -91,16 +91,3 @@ def reference_logits(name, tokens):
     """[tokens, vocabulary]"""
     with torch.no_grad():
         return reference(name)(torch.tensor([tokens])).logits[0].float()
-
-
-@lru_cache
-def _greedy(name, prompt, count):
-    """What `transformers` generates, one token at a time without a cache."""
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(int(reference_logits(name, tokens)[-1].argmax()))
-    return tokens[len(prompt) :]
-
-
-def greedy(name, prompt, count):
-    return list(_greedy(name, tuple(prompt), count))

@@ -16,6 +16,8 @@ RATIOS = {
     "planner_scale": "ratio_to_limit",
     "max_rate": "cases",
     "generation": "ratio",
+    "engine": "ratio",
+    "collectives": "ratio_to_gloo",
 }
 
 

@@ -12,7 +12,7 @@ from serving.engine.blocks import BlockPool, block_keys
 from serving.engine.sequence import Sequence
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Chunk:
     """Tokens [start, start + count) of a sequence; `samples` when the next token follows from them."""
 
@@ -83,11 +83,12 @@ class Scheduler:
         self._release(one)
 
     def _make_room(self, lane: Lane) -> None:
-        """Step 1. Youngest first, one in the middle of its prefill before all."""
-        for one in list(lane.running):
-            if one not in lane.running or not one.is_decoding:
+        """Step 1, for those whose last block is full. Youngest first, one in the middle of its prefill before all."""
+        size = self.pool.block_tokens
+        for one in [one for one in lane.running if one.computed >= len(one.blocks) * size]:
+            if one not in lane.running:
                 continue
-            while not self.pool.can_allocate(self.pool.needed(one.computed + 1, len(one.blocks))):
+            while not self.pool.can_allocate(1):
                 youngest = next((s for s in reversed(lane.running) if not s.is_decoding), lane.running[-1])
                 self._preempt(lane, youngest)
                 if youngest is one:

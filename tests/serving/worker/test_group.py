@@ -119,11 +119,7 @@ async def check_errors(group, models):
     with pytest.raises(InputError, match="kv_bytes is 10"):
         await group.load(ModelSpec(name="x", path=str(models / "llama"), kv_bytes=10))
     with pytest.raises(InputError, match="precision 'fp7'"):
-        await group.load(
-            spec(models, "llama", precision="fp7")
-            if False
-            else ModelSpec(name="x", path=str(models / "llama"), kv_bytes=1_000_000, precision="fp7")
-        )
+        await group.load(ModelSpec(name="x", path=str(models / "llama"), kv_bytes=1_000_000, precision="fp7"))
     for prompt, message in (([], "no tokens"), ([99], "from 0 to 98"), ([1] * 500, "at most")):
         with pytest.raises(RequestFailed, match=message):
             await collect(group, "llama", "bad", prompt)
@@ -200,12 +196,12 @@ def kill_under_load(models, rank, how):
         ended = []
 
         async def one(index):
-            with pytest.raises((RequestFailed, GroupLost)) as failure:
+            try:
                 while True:
                     await collect(group, "llama", f"{index}-{time.monotonic_ns()}", [index, 2, 3], ENDLESS)
-            ended.append(time.monotonic())
-            assert str(failure.value)
-            return str(failure.value)
+            except (RequestFailed, GroupLost) as failure:
+                ended.append(time.monotonic())
+                return str(failure)
 
         load = [asyncio.create_task(one(index)) for index in range(8)]
         await asyncio.sleep(1.0)

@@ -18,6 +18,7 @@ RATIOS = {
     "generation": "ratio",
     "engine": "ratio",
     "collectives": "ratio_to_gloo",
+    "links": "ratio_to_streams",
 }
 
 

@@ -1,0 +1,1 @@
+"""Worker processes and the links between them and the controller. Knows no HTTP and no training."""

@@ -1,0 +1,270 @@
+"""An emulated group: speaks as the leader of a group of real workers does, and answers from a profile, in wall time.
+
+Real are the messages, the links and the engines (batches, cache blocks, prefixes, lanes); instead of running a step it
+lets the step's time pass. It needs no processes and no torch: thousands of them live on one event loop, so that large
+clusters run on a laptop. It says that it is emulated wherever it shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+
+from placement.errors import InputError
+from placement.profile import Shape
+from serving.engine import Generator
+from serving.engine.blocks import BLOCK_TOKENS
+from serving.worker.document import WorkerDocument
+from serving.worker.emulated_book import Book, Held
+from serving.worker.emulated_clocks import Alarms, StageClocks
+from serving.worker.emulated_engine import Work, make_engine
+from serving.worker.emulated_model import EmulatedModel
+from serving.worker.launcher import Exit
+from serving.worker.link import Link
+from serving.worker.listener import Listener, listen
+from serving.worker.messages import (
+    Cancel,
+    Done,
+    Drain,
+    Ended,
+    Generate,
+    Hello,
+    Infer,
+    Load,
+    Order,
+    Report,
+    Resume,
+    Stop,
+    Suspend,
+    Unload,
+)
+from serving.worker.settings import LinkSettings
+
+FIRST_PID = 2**30
+"""No process has such a number: a signal to an emulated worker reaches nobody."""
+CATCH_UP_S = 0.05
+"""A loop that is late starts steps when they were due, but not by more than this in the past."""
+
+FindModel = Callable[[str], EmulatedModel]
+"""From a ModelSpec's path."""
+
+_log = logging.getLogger(__name__)
+
+
+class EmulatedGroup:
+    """All devices of one group; `document` is its first device's. Made on the loop it lives on."""
+
+    def __init__(
+        self, document: WorkerDocument, find_model: FindModel, kind: str | None = None, span: str = "node"
+    ) -> None:
+        self.name = document.group
+        self._document, self._find_model = document, find_model
+        self._kind, self._span = kind, span
+        self._clocks = StageClocks(document.pp)
+        self._alarms = Alarms(self._fail)
+        self._book = Book(document.group, self._report)
+        self._changes: deque[Load | Unload | Suspend | Resume] = deque()
+        """Orders about models, carried out one after the other; no step begins before they are."""
+        self._in_flight = 0
+        self._pids: dict[int, int] = {}
+        self._listener: Listener[Report, Order] | None = None
+        self._link: Link[Report, Order] | None = None
+        loop = asyncio.get_running_loop()
+        self._exits: list[asyncio.Future[Exit]] = [loop.create_future() for _ in range(document.layout.devices)]
+
+    @property
+    def worst_lag_s(self) -> float:
+        """How late its loop was at worst: what its times are off by."""
+        return self._alarms.worst_lag_s
+
+    @property
+    def is_over(self) -> bool:
+        return self._exits[0].done()
+
+    async def listen(self) -> None:
+        """Wait for the controller at the document's address."""
+        document = self._document
+        self._listener = await listen(
+            document.control,
+            Order,
+            self._take_controller,
+            lambda _, order: self._obey(order),
+            lambda _, reason: self._end(code=1, why=f"the controller is gone: {reason}"),
+            secret=document.secret.encode() if document.secret else None,
+            settings=LinkSettings(life_s=document.life_s, ping_s=document.life_s / 4),
+        )
+        _log.info("emulated group %s listens at %s", self.name, self._listener.address)
+
+    def join(self, rank: int, pid: int) -> None:
+        """A device is there; when all are, the controller is greeted."""
+        self._pids[rank] = pid
+        self._greet()
+
+    async def wait(self, rank: int) -> Exit:
+        return await asyncio.shield(self._exits[rank])
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
+        """End one device as a signal would: without its leader the group falls silent, without another it says so."""
+        if self.is_over:
+            return
+        self._exits[rank].set_result(self._exit(rank, None, number))
+        if rank == 0:
+            if self._link is not None:
+                _drop(self._link)
+            self._end(code=1, why="the leader is gone")
+        else:
+            self._lose(f"group {self.name} (emulated): rank {rank} is gone: {signal.Signals(number).name}")
+
+    # Links
+
+    def _take_controller(self, link: Link[Report, Order]) -> None:
+        if self._link is not None:
+            link.close(f"group {self.name} has a controller already")
+            return
+        self._link = link
+        self._greet()
+        assert self._listener is not None
+        self._listener.close()  # one descriptor less for each of thousands
+
+    def _greet(self) -> None:
+        document = self._document
+        if self._link is not None and len(self._pids) == document.layout.devices:
+            pids = [self._pids[rank] for rank in sorted(self._pids)]
+            self._report(Hello(f"{self.name} (emulated)", document.tp, document.pp, pids))
+
+    def _report(self, message: Report) -> None:
+        if self._link is not None:
+            self._link.send(message)
+
+    # Orders
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Generate() | Infer():
+                self._book.submit(order)
+            case Cancel(request):
+                self._book.cancel(request)
+            case Drain(id):
+                self._book.drain(id)
+            case Load() | Unload() | Suspend() | Resume():
+                self._changes.append(order)
+                self._change()
+            case Stop():
+                self._end(code=0, why="it was told to stop")
+        self._pump(time.monotonic())
+
+    def _change(self) -> None:
+        """Carry out orders about models; a model that goes lets the steps in flight end first."""
+        while self._changes:
+            order = self._changes[0]
+            if self._in_flight and isinstance(order, Unload | Suspend):
+                return
+            self._changes.popleft()
+            try:
+                done, seconds = self._carry_out(order)
+            except InputError as error:
+                self._report(Done(order.id, str(error)))
+                continue
+            if seconds == 0:
+                self._report(done)
+                continue
+            end = self._clocks.occupy(time.monotonic(), seconds)
+            self._alarms.at(end, lambda _, done=done: self._report(done))  # type: ignore[misc]
+            self._alarms.at(self._clocks.free[0], self._pump)
+
+    def _carry_out(self, order: Load | Unload | Suspend | Resume) -> tuple[Done, float]:
+        """The answer, and how long it takes."""
+        match order:
+            case Load():
+                return self._load(order)
+            case Unload(id, model):
+                self._book.clear(model, "unloaded")
+                self._book.remove(model)
+                return Done(id), 0.0
+            case Suspend(id, model):
+                held = self._book.clear(model, "suspended")
+                held.is_suspended = True
+                if isinstance(held.engine, Generator):
+                    held.engine.forget_cache()
+                return Done(id), held.resume_s
+            case Resume(id, model):
+                held = self._book.held(model)
+                was_suspended, held.is_suspended = held.is_suspended, False
+                return Done(id), held.resume_s if was_suspended else 0.0
+
+    def _load(self, order: Load) -> tuple[Done, float]:
+        spec, document = order.model, self._document
+        self._book.check_new(spec.name)
+        model = self._find_model(spec.path)
+        try:
+            entry = model.costs(Shape(document.tp, document.pp), self._kind, self._span)
+            times = make_engine(model, entry, spec)
+        except InputError as error:
+            raise InputError(f"emulated model {spec.name!r}: {error}") from error
+        self._book.add(spec.name, Held(times, model.resume_s))
+        engine = times.engine
+        blocks = engine.scheduler.pool.blocks if isinstance(engine, Generator) else 0
+        return Done(order.id, "", {"blocks": blocks, "block_tokens": BLOCK_TOKENS, "emulated": True}), model.load_s
+
+    # Steps
+
+    def _pump(self, due: float) -> None:
+        """Begin a step if the first stage is free and something can run, which was so from `due` on.
+
+        Whoever occupies the first stage sees to it that this is called when it is free again.
+        """
+        now = time.monotonic()
+        if self.is_over or self._changes or self._clocks.free[0] > max(due, now):
+            return
+        work = self._book.take()
+        if work is None:
+            return
+        start = max(due, now - CATCH_UP_S)
+        for stage_s in work.stage_s:
+            end = self._clocks.enter(start, [seconds * self._document.pace for seconds in stage_s])
+        self._in_flight += 1
+        self._alarms.at(end, lambda due: self._complete(work, due))
+        if self._document.pp > 1:
+            self._alarms.at(self._clocks.free[0], self._pump)
+
+    def _complete(self, work: Work, due: float) -> None:
+        self._in_flight -= 1
+        self._book.complete(work.result)
+        if self._changes and not self._in_flight:
+            self._change()
+        self._pump(max(due, self._clocks.free[0]) if self._clocks.free[0] <= due else due)
+
+    # The end
+
+    def _fail(self, error: Exception) -> None:
+        _log.error("emulated group %s cannot go on", self.name, exc_info=error)
+        self._lose(f"the leader of {self.name} (emulated) cannot go on: {type(error).__name__}: {error}")
+
+    def _lose(self, reason: str) -> None:
+        """The controller is told why, and all is over."""
+        self._report(Ended(reason))
+        if self._link is not None:
+            self._link.close(reason)
+        self._end(code=1, why=reason)
+
+    def _end(self, code: int, why: str) -> None:
+        self._alarms.turn_off()
+        if self._listener is not None:
+            self._listener.close()
+        if self._link is not None:
+            self._link.close(why)
+        for rank, ended in enumerate(self._exits):
+            if not ended.done():
+                ended.set_result(self._exit(rank, code, None, why))
+
+    def _exit(self, rank: int, code: int | None, number: int | None, why: str = "") -> Exit:
+        return Exit(name=f"{self.name}/{rank}", code=code, signal=number, lines=(f"emulated: {why}",) if why else ())
+
+
+def _drop(link: Link[Report, Order]) -> None:
+    """As when a process dies: the socket is gone, and nothing was said."""
+    link._end("killed", at_once=True)

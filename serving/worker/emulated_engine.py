@@ -1,0 +1,188 @@
+"""The real engines, with times in the place of computing: what runs next, how long each stage takes, what comes of it.
+
+An emulated model that generates finds all tokens equally likely, but never one that ends the answer: that comes only
+where a request forces it by a logit bias of 100. Its vectors are of length one, the same for the same tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placement.profile import ShapeProfile
+from serving.engine import Generator, PassEngine
+from serving.engine.scheduler import Chunk, Limits, Scheduler
+from serving.engine.blocks import BlockPool
+from serving.engine.scheduler import Lane
+from serving.engine.sequence import Sequence
+from serving.engine.step import GenerateResult, PassResult, PassStep, Result
+from serving.sampling import TokenLogprobs, uniforms
+from serving.sampling.parameters import LARGEST_BIAS
+from serving.worker.emulated_model import EmulatedModel, cache_blocks
+from serving.worker.messages import ModelSpec
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step of a model: it passes the stages once for each row of `stage_s`, seconds [passes][stages]."""
+
+    model: str
+    stage_s: list[list[float]]
+    result: Result
+
+
+class EmulatedEngine(Protocol):
+    engine: Generator | PassEngine
+
+    def take(self) -> Work | None:
+        """The next step, to be begun at once; None when nothing can run now."""
+
+
+def make_engine(model: EmulatedModel, entry: ShapeProfile, spec: ModelSpec) -> EmulatedEngine:
+    limits = Limits(spec.step_tokens, spec.max_sequences)
+    if not model.generates:
+        engine = PassEngine(spec.name, model.vocabulary, model.max_positions, model.width, entry.pp, limits)
+        return PassTimes(engine, entry)
+    pool = BlockPool(cache_blocks(entry, spec.kv_bytes))
+    scheduler = Scheduler(pool, limits, [Lane() for _ in range(entry.pp)])
+    return GenerateTimes(
+        TakingGenerator(spec.name, model.vocabulary, model.max_positions, model.eos_token_ids, scheduler), entry
+    )
+
+
+class TakingGenerator(Generator):
+    """A Generator that also tells its next step as chunks: the arrays of a step, which only shards need, are nine
+    tenths of an idle engine's time.
+    """
+
+    def take(self) -> tuple[int, list[Chunk]] | None:
+        """What `begin` would run, by its number."""
+        lanes = self.scheduler.lanes
+        for offset in range(len(lanes)):
+            lane = lanes[(self._turn + offset) % len(lanes)]
+            if self.scheduler.has_work(lane) and (chunks := self.scheduler.schedule(lane)):
+                self._turn = (self._turn + offset + 1) % len(lanes)
+                self._steps += 1
+                lane.in_flight = True
+                self._flying[self._steps] = (lane, chunks)
+                return self._steps, chunks
+        return None
+
+
+class GenerateTimes:
+    """Steps of a generating model take what its profile's StepCost says."""
+
+    def __init__(self, engine: TakingGenerator, entry: ShapeProfile) -> None:
+        assert entry.generation is not None
+        self.engine = engine
+        self._costs = entry.generation.stages
+
+    def take(self) -> Work | None:
+        taken = self.engine.take()
+        if taken is None:
+            return None
+        number, chunks = taken
+        load = step_load(chunks)
+        stage_s = [cost.seconds(*load) for cost in self._costs]
+        sampled = [chunk.sequence for chunk in chunks if chunk.samples]
+        return Work(self.engine.model, [stage_s], self._result(number, sampled))
+
+    def _result(self, number: int, sampled: list[Sequence]) -> GenerateResult:
+        vocabulary = self.engine.vocabulary
+        tokens = choose_tokens(sampled, vocabulary)
+        wishes = [one.params.logprobs for one in sampled]
+        logprobs = None
+        if any(wish is not None for wish in wishes):
+            logprobs = tuple(None if wish is None else _logprobs(wish, vocabulary) for wish in wishes)
+        return GenerateResult(number, self.engine.model, tokens, np.zeros(len(sampled), bool), logprobs)
+
+
+class PassTimes:
+    """Batches of a one-pass model take what its profile says of the next larger batch; more than the largest pass as
+    several batches.
+    """
+
+    def __init__(self, engine: PassEngine, entry: ShapeProfile) -> None:
+        self.engine = engine
+        self._latency = entry.stage_latency
+        self._sizes = sorted(entry.stage_latency)
+
+    def take(self) -> Work | None:
+        step = self.engine.begin()
+        if step is None:
+            return None
+        batches = split_batch(len(step.starts) - 1, self._sizes)
+        return Work(self.engine.model, [list(self._latency[size]) for size in batches], self._result(step))
+
+    def _result(self, step: PassStep) -> PassResult:
+        ends = zip(step.starts[:-1].tolist(), step.starts[1:].tolist(), strict=True)
+        seeds = np.array([_text_seed(step.tokens[start:stop]) for start, stop in ends], np.int64)
+        return PassResult(step.number, step.model, unit_vectors(seeds, self.engine.width))
+
+
+def step_load(chunks: Iterable[Chunk]) -> tuple[int, int, int, int]:
+    """P prefill tokens, S decoding sequences, C = sum over prefill chunks of tokens x tokens already cached, K cached
+    tokens of the decoding sequences: what StepCost asks for.
+    """
+    prefill = sequences = context = cached = 0
+    for chunk in chunks:
+        if chunk.count == 1 and chunk.samples and chunk.sequence.output_ids:
+            sequences += 1
+            cached += chunk.start
+        else:
+            prefill += chunk.count
+            context += chunk.count * chunk.start
+    return prefill, sequences, context, cached
+
+
+def split_batch(inputs: int, sizes: list[int]) -> list[int]:
+    """The profile's batch sizes, ascending, that so many inputs pass as."""
+    whole, rest = divmod(inputs, sizes[-1])
+    return [sizes[-1]] * whole + [next(size for size in sizes if size >= rest)] * (rest > 0)
+
+
+def choose_tokens(sequences: list[Sequence], vocabulary: int) -> NDArray[np.int64]:
+    """The next token of each: from its seed and index, or where it is greedy from its last token and its length."""
+    seeds = [one.tokens[-1] if one.params.temperature == 0 else one.seed for one in sequences]
+    places = [len(one) if one.params.temperature == 0 else len(one.output_ids) for one in sequences]
+    drawn = uniforms(np.array(seeds, np.int64), np.array(places, np.int64))
+    tokens = (drawn * vocabulary).astype(np.int64)
+    for row, one in enumerate(sequences):
+        if one.stop_tokens or one.params.logit_bias:
+            tokens[row] = _wished(int(tokens[row]), one, vocabulary)
+    return tokens
+
+
+def unit_vectors(seeds: NDArray[np.int64], width: int) -> NDArray[np.float32]:
+    """float32 [seeds, width], each of length one."""
+    drawn = uniforms(np.repeat(seeds, width), np.tile(np.arange(width), len(seeds)))
+    rows = (drawn - 0.5).reshape(len(seeds), width)
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def _wished(token: int, one: Sequence, vocabulary: int) -> int:
+    may_stop = len(one.output_ids) >= one.params.min_tokens
+    for wish, bias in (one.params.logit_bias or {}).items():
+        if bias >= LARGEST_BIAS and (may_stop or wish not in one.stop_tokens):
+            return wish
+    for offset in range(min(len(one.stop_tokens) + 1, vocabulary)):
+        if (token + offset) % vocabulary not in one.stop_tokens:
+            return (token + offset) % vocabulary
+    return token
+
+
+def _logprobs(count: int, vocabulary: int) -> TokenLogprobs:
+    each = -math.log(vocabulary)
+    count = min(count, vocabulary)
+    return TokenLogprobs(each, list(range(count)), [each] * count)
+
+
+def _text_seed(tokens: NDArray[np.int32]) -> int:
+    digest = hashlib.blake2b(tokens.tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

@@ -1,0 +1,9 @@
+"""What all tests of workers share."""
+
+import sys
+from pathlib import Path
+
+# Helpers of the tests are imported as tests.serving.…, wherever pytest was started.
+ROOT = str(Path(__file__).parents[3])
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)

@@ -55,8 +55,10 @@ def _once(dispatcher: Any) -> Any:
 
 def _cache_folder() -> Path:
     home = os.environ.get("PENSTOCK_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    sources = sorted(Path(__file__).parent.rglob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources if b"compiled" in path.read_bytes()))
+    here = Path(__file__).parent
+    texts = [path.read_bytes() for folder in (here, here.parent / "serving") for path in sorted(folder.rglob("*.py"))]
+    marks = (b"from placement.compiled import", b"from numba.extending import")
+    digest = hashlib.sha256(b"".join(text for text in texts if any(mark in text for mark in marks)))
     return Path(home) / "penstock" / "compiled" / digest.hexdigest()[:16]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from serving.models.config import Activation, ModelConfig
 from serving.models.linear import Linear
-from serving.models.rope import Rotation, rotate, rotation
+from serving.models.rope import Rotation, is_plain, rotate, rotation
 from serving.models.shard import Shard
 from serving.parallel import Alone, Collectives
 
@@ -107,13 +107,12 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, turn: Rotation | None, index: int, attend: Attend) -> Tensor:
         heads, kv_heads = self.heads, self.kv_heads
         qkv = self.qkv(x).view(-1, heads + 2 * kv_heads, self.size)
-        turned, value = qkv.split([heads + kv_heads, kv_heads], dim=1)
         if self.has_norms:
-            query, key = turned.split([heads, kv_heads], dim=1)
-            turned = torch.cat((self.q_norm(query), self.k_norm(key)), dim=1)
+            query, key, value = qkv.split([heads, kv_heads, kv_heads], dim=1)
+            qkv = torch.cat((self.q_norm(query), self.k_norm(key), value), dim=1)
         if turn is not None:
-            turned = rotate(turned, turn)
-        query, key = turned.split([heads, kv_heads], dim=1)
+            qkv = rotate(qkv, heads + kv_heads, turn)
+        query, key, value = qkv.split([heads, kv_heads, kv_heads], dim=1)
         seen = attend(index, query, key, value)
         y: Tensor = self.output(seen.reshape(-1, heads * self.size))
         self.tensor.all_reduce(y)
@@ -191,9 +190,26 @@ class Embedding(nn.Module):
         return x
 
 
+class RmsNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not is_plain(x):
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        from serving.models import rows
+
+        flat = x.reshape(-1, len(self.weight))
+        y = torch.empty_like(flat)
+        rows.rms_norm(flat.numpy(), self.weight.detach().numpy(), self.eps, y.numpy())
+        return y.view(x.shape)
+
+
 def make_norm(size: int, eps: float, bias: bool) -> nn.Module:
     """A layer norm where the family has biases, else an RMS norm."""
-    return nn.LayerNorm(size, eps) if bias else nn.RMSNorm(size, eps)
+    return nn.LayerNorm(size, eps) if bias else RmsNorm(size, eps)
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:

@@ -77,9 +77,23 @@ def rotation(frequencies: Tensor, positions: Tensor) -> Rotation:
     return Rotation(angles.cos(), angles.sin())
 
 
-def rotate(heads: Tensor, by: Rotation) -> Tensor:
-    """heads [tokens, heads, head_size]; the first half of a head turns against the second."""
+def rotate(qkv: Tensor, heads: int, by: Rotation) -> Tensor:
+    """qkv [tokens, heads, head_size] with its first `heads` turned: the first half of a head against the second."""
     import torch
 
-    first, second = heads.float().chunk(2, dim=-1)
-    return torch.cat((first * by.cos - second * by.sin, second * by.cos + first * by.sin), dim=-1).to(heads.dtype)
+    if is_plain(qkv) and qkv.is_contiguous():
+        from serving.models import rows
+
+        rows.rotate(qkv.numpy(), heads, by.cos[:, 0].numpy(), by.sin[:, 0].numpy())
+        return qkv
+    turned, rest = qkv.split([heads, qkv.shape[1] - heads], dim=1)
+    first, second = turned.float().chunk(2, dim=-1)
+    parts = (first * by.cos - second * by.sin, second * by.cos + first * by.sin)
+    return torch.cat((torch.cat(parts, dim=-1).to(qkv.dtype), rest), dim=1)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether compiled code may work on it: float32 on a CPU, and nobody will ask for gradients."""
+    import torch
+
+    return x.is_cpu and x.dtype == torch.float32 and not torch.is_grad_enabled()

@@ -4,7 +4,7 @@ python -m benchmarks.engine [--tiny] [--repeats N] [--peers transformers,vllm,ct
 
 A random fp32 Llama of 110 million parameters. Peers are installed into environments of their own (once, under the
 user's cache), run on the same core, and take turns with us within each repeat; figures are medians over repeats of
-CPU seconds (the machine may be shared), decoding being what 64 more tokens cost. `bound` is what reading all weights
+CPU seconds (the machine may be shared), decoding being what 32 more tokens cost. `bound` is what reading all weights
 once per token allows at the memory bandwidth seen in the same run, and what the best matrix product allows at 32 rows.
 --tiny: a small model, two repeats, and transformers alone, in this environment.
 """
@@ -37,7 +37,7 @@ from serving.small_models.random import make_random
 CORE = 1
 BATCHES = (1, 8, 32)
 PROMPT = 32
-OUTPUT = 64
+OUTPUT = 32
 PREFILL = 128
 OVERHEAD_SEQUENCES = 32
 SIZES: dict[str, Any] = {"hidden": 768, "layers": 12, "heads": 12, "ffn": 2048, "vocabulary": 32000}
@@ -118,7 +118,7 @@ BLOCKS = 1024
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peers", default="transformers,vllm,ctranslate2")
     options = parser.parse_args()
     core = CORE if (os.cpu_count() or 1) > CORE else 0
@@ -148,7 +148,7 @@ def measure(ours: Ours, peers: list[Peer], repeats: int, tiny: bool) -> dict[str
         "prefill_128_ms": _summary({name: [1e3 * s for s in seconds] for name, seconds in prefill.items()}),
         "overhead_us": round(overhead_us(), 1),
         "bound": _bounds(tiny),
-        "mixed_lengths": _mixed(ours, peers[0], 1 if tiny else 3, tiny),
+        "mixed_lengths": _mixed(ours, peers[0], 1 if tiny else 2, tiny),
     }
     report["ratio"] = {
         peer.name: {
@@ -187,10 +187,10 @@ def _prefill(who: Ours | Peer, seed: int) -> float:
 def _mixed(ours: Ours, peer: Peer, repeats: int, tiny: bool) -> dict[str, Any]:
     """Requests of mixed lengths arriving over time: continuous batching against static batching with the peer."""
     random = np.random.default_rng(1)
-    count = 8 if tiny else 64
-    outputs = np.clip(random.lognormal(3.4, 0.9, count), 4, 256).astype(int)
-    prompts = np.clip(random.lognormal(3.4, 0.7, count), 4, 256).astype(int)
-    arrivals = np.cumsum(random.exponential(0.01 if tiny else 0.15, count))
+    count = 8 if tiny else 40
+    outputs = np.clip(random.lognormal(3.0, 0.9, count), 4, 128).astype(int)
+    prompts = np.clip(random.lognormal(3.4, 0.7, count), 4, 128).astype(int)
+    arrivals = np.cumsum(random.exponential(0.01 if tiny else 0.1, count))
     requests = [
         {"prompt": int(p), "output": int(o), "arrival": float(a)}
         for p, o, a in zip(prompts, outputs, arrivals, strict=True)

@@ -17,6 +17,8 @@ import typer
 
 from placement.cli.commands import add_commands
 from placement.errors import InputError
+from serving.small_models.cli import add_models_commands
+from training.cli import add_train_commands
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -31,6 +33,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 add_commands(app)
+add_models_commands(app)
+add_train_commands(app)
 
 
 def main() -> None:

@@ -18,7 +18,10 @@ RATIOS = {
     "generation": "ratio",
     "engine": "ratio",
     "collectives": "ratio_to_gloo",
+    "int8": "ratio",
     "links": "ratio_to_streams",
+    "parallel": "ratio",
+    "training_cases": "worst_ratio",
 }
 
 

@@ -20,6 +20,9 @@ source = Path(sys.argv[1])
 converted = source.with_name(source.name + "-ctranslate2")
 if not (converted / "model.bin").exists():
     TransformersConverter(str(source)).convert(str(converted), force=True)
+    settings = converted / "config.json"
+    named = {key: value or "<|endoftext|>" for key, value in json.loads(settings.read_text()).items()}
+    settings.write_text(json.dumps(named))  # it wants a name even for tokens that the model does not have
 generator = ctranslate2.Generator(str(converted), device="cpu", intra_threads=1, inter_threads=1)
 WORDS = json.loads((converted / "vocabulary.json").read_text())
 

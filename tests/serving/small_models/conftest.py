@@ -12,7 +12,8 @@ from serving.small_models.make import make_models
 from serving.small_models.settings import SETTINGS
 
 MODULES = ("json", "heapq.py", "string.py", "textwrap.py", "tempfile.py")
-TINY = {"vocabulary": 400, "hidden": 32, "layers": 2, "ffn": 48, "batch": 8, "context": 32, "steps": 15}
+TINY = {"vocabulary": 400, "hidden": 32, "layers": 2, "ffn": 48, "batch": 8, "context": 32, "steps": 25}
+TINY["learning_rate"] = 5e-3
 
 
 @pytest.fixture(autouse=True, scope="session")

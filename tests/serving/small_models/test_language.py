@@ -106,11 +106,12 @@ def test_experts_learn(tiny):
 
 
 @given(steps=st.integers(1, 500), peak=st.floats(1e-5, 1))
-def test_the_rate_rises_to_its_peak_and_falls_to_a_tenth(steps, peak):
+def test_the_rate_rises_to_its_peak_and_falls_towards_zero(steps, peak):
     schedule = Schedule(steps, peak)
     rates = [schedule.rate(step) for step in range(steps)]
     top = rates.index(max(rates))
     assert max(rates) <= peak * (1 + 1e-9)
     assert rates[:top] == sorted(rates[:top])
     assert rates[top:] == sorted(rates[top:], reverse=True)
-    assert min(rates[top:]) >= 0.1 * peak * (1 - 1e-9)
+    assert all(rate > 0 for rate in rates)
+    assert steps < 20 or rates[-1] < 0.05 * peak

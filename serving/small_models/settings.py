@@ -1,0 +1,70 @@
+"""What each small model is: its sizes and how it is trained. The digest of these tells an old model from a new one."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+Name = Literal["chat", "moe-chat", "embed", "classify"]
+
+RECIPE = 1
+"""Counts up when code changes so that the same settings make another model."""
+
+
+class LanguageSettings(msgspec.Struct, frozen=True, kw_only=True, tag="language"):
+    """A causal language model: a Llama, or with experts a Qwen3-MoE."""
+
+    vocabulary: int = 2048
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    ffn: int = 384
+    """Of each expert, where there are experts."""
+    experts: int = 0
+    top_k: int = 0
+    balance: float = 0.0
+    """Weight of the loss that spreads tokens over experts."""
+    tied: bool = True
+    """The head is the embedding."""
+    max_positions: int = 2048
+    context: int = 256
+    """Tokens of a window trained on."""
+    batch: int = 2
+    steps: int = 1
+    learning_rate: float = 4e-3
+
+
+class BertSettings(msgspec.Struct, frozen=True, kw_only=True, tag="bert"):
+    """An encoder: an embedder or a classifier."""
+
+    vocabulary: int = 2048
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    ffn: int = 384
+    max_positions: int = 512
+    context: int = 32
+    """Tokens a text is cut to while training."""
+    batch: int = 32
+    """Texts, or pairs of texts, of one step."""
+    steps: int = 1
+    learning_rate: float = 1e-3
+
+
+Settings = LanguageSettings | BertSettings
+
+SETTINGS: dict[Name, Settings] = {
+    "chat": LanguageSettings(steps=700),
+    "moe-chat": LanguageSettings(ffn=192, experts=16, top_k=2, balance=0.002, steps=500),
+    "embed": BertSettings(steps=100),
+    "classify": BertSettings(steps=60),
+}
+
+
+def digest(settings: Settings, seed: int) -> str:
+    """Of everything that decides what a model becomes, apart from the versions of Python and torch."""
+    whole = msgspec.json.encode([RECIPE, seed, settings], order="sorted")
+    return hashlib.sha256(whole).hexdigest()[:16]

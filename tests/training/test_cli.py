@@ -1,0 +1,108 @@
+"""The commands: fields that others rely on, files that are written, one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from placement.errors import InputError
+from training.cli import add_train_commands
+
+JOBS = "id,arrival,duration,gpus,priority\n0,0,30,1,3\n1,0,10,1,1\n2,1,25,1,2\n3,4,40,1,4\n"
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    app = typer.Typer(pretty_exceptions_enable=False)
+    add_train_commands(app)
+    app.callback()(lambda: None)
+
+    def call(*arguments):
+        return CliRunner().invoke(app, ["train", *arguments])
+
+    return call
+
+
+def test_simulate_prints_the_fields_of_the_design(train):
+    result = train("simulate", "--jobs", "jobs.csv", "--gpus", "2", "--policy", "sjf", "--json")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    names = {"mean_jct", "median_jct", "p95_jct", "p99_jct", "mean_queue", "makespan", "preemptions", "utilization"}
+    assert names <= set(summary)
+    assert summary["mean_jct"] == 34
+    assert summary["makespan"] == 66
+
+
+def test_files_are_written(train, tmp_path):
+    arguments = ("--out", "done.csv", "--report", "page.html")
+    result = train("simulate", "--jobs", "jobs.csv", "--gpus", "2", "--policy", "fcfs", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "makespan     70.0 s for 4 jobs under fcfs" in result.stdout
+    rows = (tmp_path / "done.csv").read_text().splitlines()
+    assert rows[0].startswith("id,arrival,first_start,finish")
+    assert len(rows) == 5
+    assert "4 jobs under fcfs" in (tmp_path / "page.html").read_text()
+
+
+def test_loans_from_files(train, tmp_path):
+    (tmp_path / "inference.csv").write_text("time,servers\n0,0\n20,1\n")
+    cluster = {
+        "cluster": {
+            "nodes": [
+                {"name": "a", "devices": 1, "kind": "v100", "memory": 1},
+                {"name": "b", "devices": 1, "kind": "t4", "memory": 1},
+            ]
+        }
+    }
+    (tmp_path / "cluster.json").write_text(json.dumps(cluster))
+    loans = ("--inference", "inference.csv", "--lend", "t4", "--speed", "t4=0.5")
+    result = train("simulate", "--jobs", "jobs.csv", "--cluster", "cluster.json", "--policy", "lyra", *loans, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["reclaimed"] == 1
+
+
+def test_a_gavel_trace(train, tmp_path):
+    table = {"v100": {"('A', 1)": {"null": 10.0}}, "k80": {"('A', 1)": {"null": 2.0}}}
+    (tmp_path / "t.json").write_text(json.dumps(table))
+    (tmp_path / "a.trace").write_text("A\tcmd\tdir\t-n\t1\t1000\t1\t1\t-1.000000\t30\n")
+    nodes = [{"name": kind, "devices": 1, "kind": kind, "memory": 1} for kind in ("v100", "k80")]
+    (tmp_path / "cluster.json").write_text(json.dumps({"cluster": {"nodes": nodes}}))
+    where = ("--jobs", "a.trace", "--throughputs", "t.json", "--cluster", "cluster.json")
+    result = train("simulate", *where, "--policy", "gavel", "--objective", "fifo-perf", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["mean_jct"] == pytest.approx(360 + 100 - 30)
+
+
+def test_policies_are_listed(train):
+    rows = json.loads(train("policies", "--json").stdout)
+    assert rows["srtf"]["information"] == "oracle"
+    assert "strict" in rows["fcfs"]["options"]
+    assert "first come, first served" in train("policies").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--policy", "fcfs"), "--gpus and --cluster"),
+        (("--gpus", "2", "--policy", "lifo"), "'lifo' is not known"),
+        (("--gpus", "2", "--policy", "fcfs", "--speed", "t4"), "such as t4=0.33"),
+        (("--gpus", "2", "--policy", "fcfs", "--speed", "t4=1"), "not in the cluster"),
+        (("--gpus", "2", "--policy", "fcfs", "--lend", "t4"), "--lend 't4'"),
+        (("--gpus", "2", "--policy", "fcfs", "--reclaim", "never"), "no such rule"),
+        (("--gpus", "2", "--policy", "fcfs", "--objective", "x"), "no option 'objective'"),
+        (("--gpus", "2", "--policy", "fcfs", "--out", "no/where.csv"), "no folder"),
+        (("--gpus", "2", "--policy", "fcfs", "--lend", "any"), "need both"),
+        (("--gpus", "2", "--policy", "fcfs", "--throughputs", "a", "--profiles", "b"), "give one of the two"),
+        (("--gpus", "2", "--policy", "fcfs", "--throughputs", "none.json"), "cannot be read"),
+    ],
+)
+def test_wrong_options_are_one_line(train, arguments, says):
+    result = train("simulate", "--jobs", "jobs.csv", *arguments)
+    assert isinstance(result.exception, InputError)
+    assert says in str(result.exception)
+    assert "\n" not in str(result.exception)

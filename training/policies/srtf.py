@@ -1,0 +1,19 @@
+"""Shortest remaining time first, preemptive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from training.arrays import Floats
+from training.ordering import Ordering
+from training.view import Information, View
+
+
+@dataclass(frozen=True)
+class Srtf(Ordering):
+    name: ClassVar[str] = "srtf"
+    information: Information = "oracle"
+
+    def key(self, view: View) -> Floats:
+        return view.remaining_s

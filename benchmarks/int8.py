@@ -28,8 +28,9 @@ from serving.small_models.language import perplexity
 from serving.small_models.make import make_models
 from serving.small_models.material import held_out_tokens
 from serving.small_models.random import make_random
+from serving.small_models.settings import Name
 
-MODELS = ("chat", "moe-chat")
+MODELS: tuple[Name, ...] = ("chat", "moe-chat")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 
 

@@ -194,16 +194,16 @@ class RmsNorm(nn.Module):
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
+        self.size, self.eps = size, eps
 
     def forward(self, x: Tensor) -> Tensor:
         if not is_plain(x):
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        from serving.models import rows
+        from serving.models.rows import rms_norm
 
-        flat = x.reshape(-1, len(self.weight))
+        flat = x.reshape(-1, self.size)
         y = torch.empty_like(flat)
-        rows.rms_norm(flat.numpy(), self.weight.detach().numpy(), self.eps, y.numpy())
+        rms_norm(flat.numpy(), self.weight.detach().numpy(), self.eps, y.numpy())
         return y.view(x.shape)
 
 

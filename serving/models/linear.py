@@ -32,21 +32,17 @@ class PanelLinear(nn.Module):
 
     def __init__(self, linear: Linear, precision: Precision) -> None:
         super().__init__()
-        from serving.models.panels import WIDTH, multiply, pack
+        from serving.models.panels import Panels
 
-        self._multiply = multiply
         self.outputs = linear.outputs
         weight, scale = linear.weight.detach(), torch.ones(linear.outputs)
         if precision == "int8":
             weight, scale = quantise(weight)
-        self.panels = pack(weight)
-        missing = -self.outputs % WIDTH
-        self.scale = F.pad(scale, (0, missing))
         bias = torch.zeros(self.outputs) if linear.bias is None else linear.bias.detach()
-        self.bias = F.pad(bias, (0, missing))
+        self.panels = Panels(weight, scale, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._multiply(x, self.panels, self.scale, self.bias, self.outputs)
+        return self.panels.multiply(x)
 
 
 class Int8Linear(nn.Module):

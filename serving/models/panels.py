@@ -38,17 +38,27 @@ def pack(weight: Tensor) -> Tensor:
     return padded.view(-1, WIDTH, inputs).transpose(1, 2).contiguous()
 
 
-def multiply(x: Tensor, panels: Tensor, scale: Tensor, bias: Tensor, outputs: int) -> Tensor:
-    """x [rows, inputs] times the packed matrix, times scale, plus bias (both [panels x 16]): [rows, outputs]."""
-    if x.stride(1) != 1:
-        x = x.contiguous()
-    rows, inputs = x.shape
-    width = panels.shape[0] * WIDTH
-    y = x.new_empty(rows, width)
-    product = _times_int8 if panels.dtype == torch.int8 else _times_float
-    tables = scale.data_ptr(), bias.data_ptr()
-    product(x.data_ptr(), 4 * x.stride(0), rows, panels.data_ptr(), inputs, panels.shape[0], *tables, y.data_ptr())
-    return y if width == outputs else y[:, :outputs]
+class Panels:
+    """A matrix packed once, with a scale and a bias for each output; `multiply` is called for every token."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor) -> None:
+        self.outputs, inputs = weight.shape
+        missing = -self.outputs % WIDTH
+        self._kept = pack(weight), F.pad(scale, (0, missing)), F.pad(bias, (0, missing))
+        panels, scales, biases = self._kept
+        self._width = len(scales)
+        self._times = _times_int8 if weight.dtype == torch.int8 else _times_float
+        tables = scales.data_ptr(), biases.data_ptr()
+        self._matrix = panels.data_ptr(), inputs, len(panels), *tables
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """x [rows, inputs] times the matrix, times scale, plus bias: [rows, outputs]."""
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        rows = len(x)
+        y = torch.empty(rows, self._width)
+        self._times(x.data_ptr(), 4 * x.stride(0), rows, *self._matrix, y.data_ptr())
+        return y if self._width == self.outputs else y[:, : self.outputs]
 
 
 def _constant(value: int) -> Any:

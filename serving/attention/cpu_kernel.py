@@ -7,7 +7,7 @@ walk for each head's few kilobytes costs more than its arithmetic.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
@@ -21,6 +21,7 @@ from serving.attention.cpu_vectors import (
     mix_one_key,
     mix_two,
     prefetch,
+    scale_row,
     score_one,
     score_two,
 )
@@ -48,13 +49,38 @@ def entry_point(function: F) -> F:
     return cast(F, numba.njit(cache=True, **_OPTIONS)(function))
 
 
+class Cache(NamedTuple):
+    """Both caches of a layer: their addresses, blocks [kv_heads, block_size, head_dim], and where sequences lie."""
+
+    keys: int
+    values: int
+    blocks: int
+    kv_heads: int
+    block_size: int
+    tables: Any
+
+
+class State(NamedTuple):
+    """What is known so far of one token's heads, and the scores of the positions at hand."""
+
+    query: Any  # [heads, head_dim], scaled
+    scores: Any  # [heads, chunk]
+    mixed: Any  # [heads, head_dim]: the values seen, weighed
+    highest: Any  # [heads]
+    total: Any  # [heads]: the sum of the weights
+
+
 @entry_point
 def decode(
-    out: Any,
-    query: Any,
+    out: int,
+    query: int,
     query_stride: int,
-    key_cache: Any,
-    value_cache: Any,
+    heads: int,
+    keys: int,
+    values: int,
+    blocks: int,
+    kv_heads: int,
+    block_size: int,
     tables: Any,
     starts: Any,
     lens: Any,
@@ -65,17 +91,18 @@ def decode(
 ) -> int:
     """Attend for every sequence of at most `short` queries; returns how many others there are, or BROKEN.
 
-    out [tokens, heads, head_dim]; query the same, flat, tokens a stride apart; `vectors` as in cpu_vectors.
+    Addresses of out and query [tokens, heads, head_dim], the tokens of query a stride of bytes apart.
     """
-    heads, head_dim = out.shape[1], LANES * len(vectors)
-    block_size = key_cache.shape[2]
+    cache = Cache(keys, values, blocks, kv_heads, block_size, tables)
     chunk = max(block_size, CHUNK // block_size * block_size)
-    rows = key_cache.shape[1] * block_size
-    scores = np.empty((heads, chunk), np.float32)
-    scaled = np.empty((heads, head_dim), np.float32)
-    mixed = np.empty((heads, head_dim), np.float32)
-    highest = np.empty(heads, np.float32)
-    total = np.empty(heads, np.float32)
+    row = VECTOR_BYTES * len(vectors)
+    state = State(
+        np.empty((heads, LANES * len(vectors)), np.float32),
+        np.empty((heads, chunk), np.float32),
+        np.empty((heads, LANES * len(vectors)), np.float32),
+        np.empty(heads, np.float32),
+        np.empty(heads, np.float32),
+    )
     left = 0
     for s in range(len(lens)):
         begin, end = starts[s], starts[s + 1]
@@ -85,69 +112,67 @@ def decode(
         for t in range(begin, end):
             stop = lens[s] - (end - 1 - t)
             first = max(0, stop - window) if window > 0 else 0
-            if not _held(tables, s, first // block_size, stop, block_size, len(key_cache)):
+            if not _holds(cache, s, first, stop):
                 return BROKEN
-            _begin(query, t * query_stride, np.float32(scale * _LOG2E), scaled, mixed, highest, total, vectors)
+            _begin(state, query + t * query_stride, np.float32(scale * _LOG2E), vectors)
             for low in range(first // block_size * block_size, stop, chunk):
                 high = min(low + chunk, stop)
-                _score(scaled, scores, key_cache, value_cache, tables, s, low, high, vectors)
-                ahead = _block(value_cache, tables, s, low // block_size)
-                _soften(scores, mixed, highest, total, first - low, high - low, ahead, rows, vectors)
-                _mix(scores, mixed, key_cache, value_cache, tables, s, low, high, stop, vectors)
+                _score(state, cache, s, low, high, vectors)
+                _soften(state, first - low, high - low, cache, s, low // block_size, vectors)
+                _mix(state, cache, s, low, high, stop, vectors)
+            mixed = np.int64(state.mixed.ctypes.data)
             for h in range(heads):
-                share = np.float32(1.0) / total[h]
-                for d in range(head_dim):
-                    out[t, h, d] = mixed[h, d] * share
+                scale_row(mixed + h * row, np.float32(1.0) / state.total[h], out + (t * heads + h) * row, vectors)
     return left
 
 
 @inner
-def _held(tables: Any, s: int, block: int, stop: int, block_size: int, blocks: int) -> bool:
-    """Whether the cache and the table have every block from `block` on that positions up to `stop` need."""
-    last = (stop + block_size - 1) // block_size
-    if stop < 1 or last > tables.shape[1]:
+def _holds(cache: Any, s: int, first: int, stop: int) -> bool:
+    """Whether the table and the cache have every block of positions first..stop."""
+    last = (stop + cache.block_size - 1) // cache.block_size
+    if stop < 1 or last > cache.tables.shape[1]:
         return False
-    for n in range(block, last):  # noqa: SIM110  (compiled)
-        if tables[s, n] < 0 or tables[s, n] >= blocks:
+    for n in range(first // cache.block_size, last):
+        if cache.tables[s, n] < 0 or cache.tables[s, n] >= cache.blocks:
             return False
     return True
 
 
 @inner
-def _begin(query: Any, at: int, scale: Any, scaled: Any, mixed: Any, highest: Any, total: Any, vectors: Any) -> None:
-    for h in range(scaled.shape[0]):
-        highest[h] = _LOWEST
-        total[h] = np.float32(0.0)
+def _begin(state: Any, query: Any, scale: Any, vectors: Any) -> None:
+    scaled, row = np.int64(state.query.ctypes.data), VECTOR_BYTES * len(vectors)
+    for h in range(len(state.total)):
+        state.highest[h] = _LOWEST
+        state.total[h] = np.float32(0.0)
+        scale_row(query + h * row, scale, scaled + h * row, vectors)
         for d in range(LANES * len(vectors)):
-            scaled[h, d] = query[at + h * LANES * len(vectors) + d] * scale
-            mixed[h, d] = np.float32(0.0)
+            state.mixed[h, d] = np.float32(0.0)
 
 
 @inner
-def _block(cache: Any, tables: Any, s: int, n: int) -> Any:
-    """The address of a sequence's n-th block."""
-    block_bytes = cache.shape[1] * cache.shape[2] * cache.shape[3] * 4
-    return np.int64(cache.ctypes.data) + np.int64(tables[s, n]) * block_bytes
+def _block(base: Any, cache: Any, s: int, n: int, vectors: Any) -> Any:
+    """The address of a sequence's n-th block, of keys or of values."""
+    block_bytes = cache.kv_heads * cache.block_size * VECTOR_BYTES * len(vectors)
+    return base + np.int64(cache.tables[s, n]) * block_bytes
 
 
 @inner
-def _score(
-    scaled: Any, scores: Any, keys: Any, values: Any, tables: Any, s: int, low: int, high: int, vectors: Any
-) -> None:
+def _score(state: Any, cache: Any, s: int, low: int, high: int, vectors: Any) -> None:
     """Scores of positions low..high; those of the last block's tail are of no position and are left to be masked."""
-    kv_heads, block_size, row = keys.shape[1], keys.shape[2], VECTOR_BYTES * len(vectors)
-    group, stride = scores.shape[0] // kv_heads, scores.shape[1] * 4
-    query, score = np.int64(scaled.ctypes.data), np.int64(scores.ctypes.data)
+    block_size, row = cache.block_size, VECTOR_BYTES * len(vectors)
+    group, stride = len(state.total) // cache.kv_heads, state.scores.shape[1] * 4
+    query, score = np.int64(state.query.ctypes.data), np.int64(state.scores.ctypes.data)
     for position in range(low, high, block_size):
         n = position // block_size
-        at = _block(keys, tables, s, n)
-        more = position + block_size < high
-        after = _block(keys, tables, s, n + 1) if more else _block(values, tables, s, low // block_size)
-        for h in range(kv_heads):
+        at = _block(cache.keys, cache, s, n, vectors)
+        after = at
+        if position + block_size < high:
+            after = _block(cache.keys, cache, s, n + 1, vectors)
+        for h in range(cache.kv_heads):
             first, last = h * group, h * group + group - 1
-            ahead = at + block_size * row if h + 1 < kv_heads else after
+            ahead = at + block_size * row if h + 1 < cache.kv_heads else after
             # With one query a key the hardware's own prefetching keeps up, but for the jump to the next block.
-            asked = group > 1 or h + 1 == kv_heads
+            asked = group > 1 or h + 1 == cache.kv_heads
             for j in range(0, min(block_size, high - position), LANES):
                 to = score + (position - low + j) * 4
                 for half in range(j, j + LANES, HALF):
@@ -161,13 +186,12 @@ def _score(
 
 
 @inner
-def _soften(
-    scores: Any, mixed: Any, highest: Any, total: Any, begin: int, end: int, ahead: Any, rows: int, vectors: Any
-) -> None:
+def _soften(state: Any, begin: int, end: int, cache: Any, s: int, n: int, vectors: Any) -> None:
     """Turn scores begin..end of a chunk into weights, against the highest score so far, and what was mixed with it;
-    meanwhile the `rows` of values at `ahead` are on their way."""
-    heads = scores.shape[0]
-    halves, row = rows // HALF, VECTOR_BYTES * len(vectors)
+    meanwhile the values of the sequence's n-th block are on their way."""
+    scores, heads = state.scores, len(state.total)
+    ahead, row = _block(cache.values, cache, s, n, vectors), VECTOR_BYTES * len(vectors)
+    halves = cache.kv_heads * cache.block_size // HALF
     whole = (end + LANES - 1) // LANES * LANES
     for h in range(heads):
         for half in range(h * halves // heads, (h + 1) * halves // heads):
@@ -176,7 +200,7 @@ def _soften(
             scores[h, j] = _LOWEST
         for j in range(end, whole):
             scores[h, j] = _LOWEST
-        top = highest[h]
+        top = state.highest[h]
         for j in range(whole):
             top = max(top, scores[h, j])
         added = np.float32(0.0)
@@ -184,14 +208,14 @@ def _soften(
             weight = _exp2(scores[h, j] - top)
             scores[h, j] = weight
             added += weight
-        if top == highest[h]:
-            total[h] += added
+        if top == state.highest[h]:
+            state.total[h] += added
         else:
-            shrink = _exp2(highest[h] - top)
-            highest[h] = top
-            total[h] = total[h] * shrink + added
+            shrink = _exp2(state.highest[h] - top)
+            state.highest[h] = top
+            state.total[h] = state.total[h] * shrink + added
             for d in range(LANES * len(vectors)):
-                mixed[h, d] *= shrink
+                state.mixed[h, d] *= shrink
 
 
 @inner
@@ -205,23 +229,22 @@ def _exp2(x: Any) -> Any:
 
 
 @inner
-def _mix(
-    scores: Any, mixed: Any, keys: Any, values: Any, tables: Any, s: int, low: int, high: int, stop: int, vectors: Any
-) -> None:
+def _mix(state: Any, cache: Any, s: int, low: int, high: int, stop: int, vectors: Any) -> None:
     """Add the values of positions low..high, weighed, to each head's mix."""
-    kv_heads, block_size, row = values.shape[1], values.shape[2], VECTOR_BYTES * len(vectors)
-    group, stride = scores.shape[0] // kv_heads, scores.shape[1] * 4
-    mix, weight = np.int64(mixed.ctypes.data), np.int64(scores.ctypes.data)
+    block_size, row = cache.block_size, VECTOR_BYTES * len(vectors)
+    group, stride = len(state.total) // cache.kv_heads, state.scores.shape[1] * 4
+    mix, weight = np.int64(state.mixed.ctypes.data), np.int64(state.scores.ctypes.data)
     for position in range(low, high, block_size):
         n = position // block_size
-        at = _block(values, tables, s, n)
+        at = _block(cache.values, cache, s, n, vectors)
         following = min(n + 1, (stop - 1) // block_size)
-        after = _block(values if position + block_size < high else keys, tables, s, following)
+        base = cache.values if position + block_size < high else cache.keys
+        after = _block(base, cache, s, following, vectors)
         rows = min(block_size, high - position)
-        for h in range(kv_heads):
+        for h in range(cache.kv_heads):
             first, last = h * group, h * group + group - 1
-            ahead = at + block_size * row if h + 1 < kv_heads else after
-            asked = group > 1 or h + 1 == kv_heads
+            ahead = at + block_size * row if h + 1 < cache.kv_heads else after
+            asked = group > 1 or h + 1 == cache.kv_heads
             of = weight + (position - low) * 4
             tiled = rows // LANES * LANES
             for j in range(0, tiled, LANES):

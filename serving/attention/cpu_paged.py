@@ -40,19 +40,36 @@ def paged_attention(
         )
     query = _in_rows(query)
     out = query.new_empty(query.shape)
-    tables = block_tables.contiguous().numpy()
-    keys, values, starts, lens = key_cache.numpy(), value_cache.numpy(), query_starts.numpy(), context_lens.numpy()
-    vectors = (0,) * (query.shape[2] // LANES)
-    rows = _flat(query), query.stride(0)
-    left = decode(out.numpy(), *rows, keys, values, tables, starts, lens, scale, window, SHORT, vectors)
+    tables, starts, lens = block_tables.contiguous().numpy(), query_starts.numpy(), context_lens.numpy()
+    blocks, kv_heads, block_size, head_dim = key_cache.shape
+    left = decode(
+        out.data_ptr(),
+        query.data_ptr(),
+        4 * query.stride(0),
+        query.shape[1],
+        key_cache.data_ptr(),
+        value_cache.data_ptr(),
+        blocks,
+        kv_heads,
+        block_size,
+        tables,
+        starts,
+        lens,
+        scale,
+        window,
+        SHORT,
+        (0,) * (head_dim // LANES),
+    )
     _check(left, "a block table and a context that the cache holds")
     for sequence in range(len(lens)) if left else ():
         begin, end, context = int(starts[sequence]), int(starts[sequence + 1]), int(lens[sequence])
         if end - begin > SHORT:
             first = max(0, context - (end - begin) - window + 1) if window else 0
-            key, value = _scratch.take((2, keys.shape[1], context - first, keys.shape[3]))
-            for cache, gathered in ((keys, key), (values, value)):
-                _check(gather(cache, tables, sequence, gathered.numpy(), first), "a block table that the cache holds")
+            key, value = _scratch.take((2, kv_heads, context - first, head_dim))
+            for cache, near in ((key_cache, key), (value_cache, value)):
+                _check(
+                    gather(cache.numpy(), tables, sequence, near.numpy(), first), "a block table that the cache holds"
+                )
             _prefill(query[begin:end], key, value, out[begin:end], scale, window)
     return out
 

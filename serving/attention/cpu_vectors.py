@@ -33,9 +33,12 @@ def _store(builder: Any, vector: Any, address: Any, offset: int) -> None:
 
 
 def _spread(builder: Any, address: Any, offset: int) -> Any:
-    """One float in all lanes."""
+    """The float at an address, in all lanes."""
+    return _in_all_lanes(builder, builder.load(_at(builder, address, offset, _FLOAT), align=4))
+
+
+def _in_all_lanes(builder: Any, scalar: Any) -> Any:
     nothing = ir.Constant(_VECTOR, ir.Undefined)
-    scalar = builder.load(_at(builder, address, offset, _FLOAT), align=4)
     first = builder.insert_element(nothing, scalar, ir.Constant(_INT, 0))
     return _shuffle(builder, first, nothing, [0] * LANES)
 
@@ -116,6 +119,20 @@ def _mixer(rows: int, keys: int) -> Any:
     return mix
 
 
+@intrinsic
+def _scale_row(_: Any, source: Any, factor: Any, target: Any, vectors: Any) -> Any:
+    """Write one head's row, times a factor, elsewhere."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, factor, target, _ = arguments
+        factors = _in_all_lanes(builder, factor)
+        for at in range(0, vectors.count * VECTOR_BYTES, VECTOR_BYTES):
+            _store(builder, builder.fmul(_load(builder, source, at), factors), target, at)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32, types.int64, vectors), generate
+
+
 def _prefetcher(rows: int) -> Any:
     """Ask for the lines of `rows` rows of a head from an address on."""
 
@@ -138,3 +155,4 @@ def _prefetcher(rows: int) -> Any:
 score_one, score_two = _scorer(1), _scorer(2)
 mix_one, mix_two, mix_one_key = _mixer(1, LANES), _mixer(2, LANES), _mixer(1, 1)
 prefetch = _prefetcher(HALF)
+scale_row: Any = _scale_row

@@ -13,6 +13,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from placement.errors import InputError
 from placement.profile import Shape
@@ -20,7 +21,7 @@ from serving.engine import Generator
 from serving.engine.blocks import BLOCK_TOKENS
 from serving.worker.document import WorkerDocument
 from serving.worker.emulated_book import Book, Held
-from serving.worker.emulated_clocks import Alarms, StageClocks
+from serving.worker.emulated_clocks import EARLY_S, Alarms, StageClocks
 from serving.worker.emulated_engine import Work, make_engine
 from serving.worker.emulated_model import EmulatedModel
 from serving.worker.launcher import Exit
@@ -93,7 +94,7 @@ class EmulatedGroup:
             Order,
             self._take_controller,
             lambda _, order: self._obey(order),
-            lambda _, reason: self._end(code=1, why=f"the controller is gone: {reason}"),
+            self._lose_controller,
             secret=document.secret.encode() if document.secret else None,
             settings=LinkSettings(life_s=document.life_s, ping_s=document.life_s / 4),
         )
@@ -129,6 +130,10 @@ class EmulatedGroup:
         self._greet()
         assert self._listener is not None
         self._listener.close()  # one descriptor less for each of thousands
+
+    def _lose_controller(self, link: Link[Report, Order], reason: str) -> None:
+        if link is self._link:
+            self._end(code=1, why=f"the controller is gone: {reason}")
 
     def _greet(self) -> None:
         document = self._document
@@ -173,8 +178,11 @@ class EmulatedGroup:
                 self._report(done)
                 continue
             end = self._clocks.occupy(time.monotonic(), seconds)
-            self._alarms.at(end, lambda _, done=done: self._report(done))  # type: ignore[misc]
+            self._alarms.at(end, partial(self._answer, done))
             self._alarms.at(self._clocks.free[0], self._pump)
+
+    def _answer(self, done: Done, due: float) -> None:
+        self._report(done)
 
     def _carry_out(self, order: Load | Unload | Suspend | Resume) -> tuple[Done, float]:
         """The answer, and how long it takes."""
@@ -218,7 +226,7 @@ class EmulatedGroup:
         Whoever occupies the first stage sees to it that this is called when it is free again.
         """
         now = time.monotonic()
-        if self.is_over or self._changes or self._clocks.free[0] > max(due, now):
+        if self.is_over or self._changes or self._clocks.free[0] > now + EARLY_S:
             return
         work = self._book.take()
         if work is None:
@@ -227,7 +235,7 @@ class EmulatedGroup:
         for stage_s in work.stage_s:
             end = self._clocks.enter(start, [seconds * self._document.pace for seconds in stage_s])
         self._in_flight += 1
-        self._alarms.at(end, lambda due: self._complete(work, due))
+        self._alarms.at(end, partial(self._complete, work))
         if self._document.pp > 1:
             self._alarms.at(self._clocks.free[0], self._pump)
 
@@ -236,7 +244,7 @@ class EmulatedGroup:
         self._book.complete(work.result)
         if self._changes and not self._in_flight:
             self._change()
-        self._pump(max(due, self._clocks.free[0]) if self._clocks.free[0] <= due else due)
+        self._pump(due)
 
     # The end
 

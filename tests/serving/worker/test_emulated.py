@@ -110,15 +110,14 @@ def test_steps_take_what_the_formula_says():
             await collect(group, "warm")
             began = time.monotonic()
             outputs = await collect(group, "one", range(400), params(20))
-            return outputs[0][0] - began, gaps(outputs), late_s(group)
+            return [at - began for at, _ in outputs], late_s(group)
 
-    first, later, late = run(scenario())
+    times, late = run(scenario())
     prefill = COST.seconds(400, 0, 0, 0)
-    assert prefill - 0.002 <= first <= prefill + late
-    decode = COST.seconds(0, 1, 0, 410)
-    assert abs(statistics.median(later) - decode) < 0.004
-    whole = sum(COST.seconds(0, 1, 0, 400 + made) for made in range(19))
-    assert whole - 0.002 <= sum(later) <= whole + late
+    ends = [prefill + sum(COST.seconds(0, 1, 0, 400 + made) for made in range(count)) for count in range(20)]
+    assert all(end - 0.002 <= at <= end + late for at, end in zip(times, ends, strict=True))
+    steps = [later - sooner for sooner, later in pairwise(times)]
+    assert abs(statistics.median(steps) - COST.seconds(0, 1, 0, 410)) < 0.004
 
 
 def test_batches_decode_together_and_long_prompts_come_in_chunks():
@@ -187,10 +186,10 @@ def test_batches_between_and_beyond_those_of_the_profile(inputs, expected):
                 began = time.monotonic()
                 values = await group.infer(f"e{repeat}", "embed", [[index, 2, 3] for index in range(inputs)])
                 times.append(time.monotonic() - began)
-            return statistics.median(times), values
+            return times, values, late_s(group)
 
-    seconds, values = run(scenario())
-    assert abs(seconds - expected) < 0.006
+    times, values, late = run(scenario())
+    assert all(expected - 0.002 <= seconds <= expected + late for seconds in times)
     assert values.shape == (inputs, 8)
     np.testing.assert_allclose(np.linalg.norm(values, axis=1), 1.0, atol=1e-6)
     assert len({row.tobytes() for row in values}) == inputs
@@ -443,7 +442,7 @@ def test_a_paced_emulated_group_takes_its_multiple_of_the_time():
             await group.load(chat())
             return statistics.median(gaps(await collect(group, "r")))
 
-    assert abs(run(scenario()) - 3 * COST.seconds(0, 1, 0, 6)) < 0.006
+    assert abs(run(scenario()) - 3 * COST.seconds(0, 1, 0, 6)) < 0.010
 
 
 @pytest.mark.parametrize("rank", [0, 3])

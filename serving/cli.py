@@ -17,6 +17,7 @@ import typer
 
 from placement.cli.commands import add_commands
 from placement.errors import InputError
+from serving.profiler.cli import add_profile_command
 from serving.small_models.cli import add_models_commands
 from training.cli import add_train_commands
 
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 add_commands(app)
 add_models_commands(app)
+add_profile_command(app)
 add_train_commands(app)
 
 

@@ -165,9 +165,9 @@ def _score(state: Any, cache: Any, s: int, low: int, high: int, vectors: Any) ->
     for position in range(low, high, block_size):
         n = position // block_size
         at = _block(cache.keys, cache, s, n, vectors)
-        after = at
-        if position + block_size < high:
-            after = _block(cache.keys, cache, s, n + 1, vectors)
+        more = position + block_size < high
+        base = cache.keys if more else cache.values
+        after = _block(base, cache, s, n + 1 if more else low // block_size, vectors)
         for h in range(cache.kv_heads):
             first, last = h * group, h * group + group - 1
             ahead = at + block_size * row if h + 1 < cache.kv_heads else after
@@ -237,9 +237,11 @@ def _mix(state: Any, cache: Any, s: int, low: int, high: int, stop: int, vectors
     for position in range(low, high, block_size):
         n = position // block_size
         at = _block(cache.values, cache, s, n, vectors)
-        following = min(n + 1, (stop - 1) // block_size)
         base = cache.values if position + block_size < high else cache.keys
-        after = _block(base, cache, s, following, vectors)
+        if position + block_size < stop:
+            after = _block(base, cache, s, n + 1, vectors)
+        else:
+            after = _block(base, cache, min(s + 1, len(cache.tables) - 1), 0, vectors)
         rows = min(block_size, high - position)
         for h in range(cache.kv_heads):
             first, last = h * group, h * group + group - 1

@@ -1,0 +1,194 @@
+"""config.yaml: the devices, the models with their files and goals, and how to serve them. What `penstock profile` and
+`penstock serve` read. Knows what may stand there; does not look into the files it names.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from placement.cluster import Cluster
+from placement.errors import InputError
+from placement.files import read_document
+from placement.problem import MAX_MODELS, MAX_SLO_S, MAX_WEIGHT, Objective, Slo
+from placement.units import Bytes, Seconds, Share, parse_seconds
+
+SQLITE = "sqlite:///"
+
+Tokens = Annotated[int, Meta(ge=1, le=10**8)]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class TrafficConfig(_Part, frozen=True):
+    """What is expected of a model's traffic before any has come; what comes is learned from."""
+
+    rate: float
+    """Requests per second."""
+    cv: float = 1.0
+    """Coefficient of variation of the gaps between them: 1 is Poisson, more is burstier."""
+    prompt_tokens: Tokens | None = None
+    """Of a usual request."""
+    output_tokens: Tokens | None = None
+    """Of a usual answer of a model that generates."""
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.rate <= 1e6, "rate", self.rate, "requests per second, from 0 to 1000000")
+        _check(0 < self.cv <= 100, "cv", self.cv, "above 0 and at most 100")
+
+
+class ModelEntry(_Part, frozen=True):
+    """One model to serve."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    """What requests call it."""
+    path: Annotated[str, Meta(min_length=1)]
+    """Directory in Hugging Face layout: config.json, *.safetensors, tokenizer.json."""
+    slo: float | str | dict[str, float | str]
+    """Seconds end to end, or {ttft, tpot} of a model that generates."""
+    target: Share = Share(0.99)
+    """The attainment it is owed."""
+    weight: float = 1.0
+    """Its worth against the others."""
+    precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
+    """What it computes in; on CPU fp32 or int8."""
+    profile: str | None = None
+    """Its name in `profiles`; its own when absent."""
+    traffic: TrafficConfig | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.isprintable():
+            raise ValueError(f"name {self.name!r} has characters that cannot be printed")
+        _check(0 < self.target <= 1, "target", self.target, "above 0 and at most 1")
+        _check(1 / MAX_WEIGHT <= self.weight <= MAX_WEIGHT, "weight", self.weight, f"at most {MAX_WEIGHT:g}")
+        _ = self.goal
+
+    @property
+    def goal(self) -> Slo:
+        parts = self.slo if isinstance(self.slo, dict) else {"end_to_end": self.slo}
+        if isinstance(self.slo, dict) and (not parts or set(parts) - {"ttft", "tpot"}):
+            raise ValueError(f"slo has {sorted(parts)}; expected seconds, or {{ttft, tpot}}")
+        try:
+            seconds = {name: float(parse_seconds(part)) for name, part in parts.items()}
+        except ValueError as error:
+            raise ValueError(f"slo: {error}") from error
+        for part in seconds.values():
+            _check(0 < part <= MAX_SLO_S, "slo", part, f"above 0 and at most {MAX_SLO_S:g} seconds")
+        return Slo(**seconds)
+
+
+class LimitsConfig(_Part, frozen=True):
+    """What one client may ask for."""
+
+    body: Bytes = Bytes(4 * 2**20)
+    """Largest body of an HTTP request."""
+    prompt_tokens: Tokens = 4096
+    """Longest prompt."""
+    queue: Tokens = 1000
+    """Requests that may wait for one model; more are refused."""
+
+    def __post_init__(self) -> None:
+        _check(self.body >= 1, "body", self.body, "1 byte or more")
+
+
+class LoansConfig(_Part, frozen=True):
+    """When devices are lent to training."""
+
+    target: Share = Share(0.99)
+    """The attainment that must hold without them."""
+    minimum: Seconds = Seconds(30)
+    """The shortest loan worth making."""
+
+    def __post_init__(self) -> None:
+        _check(0 < self.target <= 1, "target", self.target, "above 0 and at most 1")
+
+
+class TrainingConfig(_Part, frozen=True):
+    """The training queue that runs on what serving does not need."""
+
+    policy: str = "penstock"
+    """Which job is served first; `penstock train policies` lists them."""
+    store: str = f"{SQLITE}penstock.db"
+    """Where the queue is kept: sqlite:///FILE or postgresql://..."""
+    loans: LoansConfig = msgspec.field(default_factory=LoansConfig)
+
+
+class ListenAddress(NamedTuple):
+    host: str
+    port: int
+
+
+class ServeConfig(_Part, frozen=True):
+    """The whole file. Read by `read_serve_config`, all its paths are absolute."""
+
+    cluster: Cluster
+    """The nodes and their devices."""
+    models: Annotated[tuple[ModelEntry, ...], Meta(min_length=1, max_length=MAX_MODELS)]
+    profiles: str | None = None
+    """profiles.json; measured, and kept for the next time, when absent."""
+    workload: str | dict[str, Any] | None = None
+    """Traffic to plan for, as in a problem; what the models' `traffic` says when absent."""
+    overhead: Seconds = Seconds(0)
+    """Seconds a request spends outside the stages."""
+    objective: Objective = "target"
+    """Judge plans by the models' shortfall below target first, or overall alone."""
+    listen: str = "127.0.0.1:8000"
+    """Where HTTP is answered."""
+    api_keys: str | None = None
+    """File with one key a line, and a tenant's name after it; without it anybody may ask."""
+    limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
+    training: TrainingConfig | None = None
+    """No training when absent."""
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"models: two are named {twice!r}; names must differ")
+        _ = self.address
+
+    @property
+    def address(self) -> ListenAddress:
+        host, _, port = self.listen.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+        if not host or (":" in host and not self.listen.startswith("[")):
+            raise ValueError(f"listen {self.listen!r}: give host:port or [ipv6]:port")
+        if not (port.isascii() and port.isdigit() and int(port) < 2**16):
+            raise ValueError(f"listen {self.listen!r}: port {port!r} is not a number from 0 to 65535")
+        return ListenAddress(host, int(port))
+
+
+def read_serve_config(path: Path) -> ServeConfig:
+    """Read it; relative paths are taken from where the file is. An InputError says in one line what is wrong where."""
+    config = read_document(path, ServeConfig)
+    base = path.resolve().parent
+    changes: dict[str, Any] = {
+        "models": tuple(msgspec.structs.replace(model, path=str(base / model.path)) for model in config.models)
+    }
+    for name in ("profiles", "api_keys", "workload"):
+        value = getattr(config, name)
+        if isinstance(value, str):
+            changes[name] = str(base / value)
+    if config.training is not None:
+        store = _resolved_store(config.training.store, base, path)
+        changes["training"] = msgspec.structs.replace(config.training, store=store)
+    return msgspec.structs.replace(config, **changes)
+
+
+def _resolved_store(store: str, base: Path, path: Path) -> str:
+    if store.startswith(SQLITE):
+        return SQLITE + str(base / store.removeprefix(SQLITE))
+    if not store.startswith("postgresql://"):
+        raise InputError(f"{path}: training.store is {store!r}; expected sqlite:///FILE or postgresql://...")
+    return store
+
+
+def _check(holds: bool, field: str, value: float, right: str) -> None:
+    if not holds or not math.isfinite(value):
+        raise ValueError(f"{field} is {value:g}; it must be {right}")

@@ -27,8 +27,8 @@ from serving.models.load import load_shard
 from serving.small_models.language import perplexity
 from serving.small_models.make import make_models
 from serving.small_models.material import held_out_tokens
+from serving.small_models.names import Name
 from serving.small_models.random import make_random
-from serving.small_models.settings import Name
 
 MODELS: tuple[Name, ...] = ("chat", "moe-chat")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")

@@ -71,6 +71,8 @@ class ShapeProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The device kind it holds for; any when absent."""
     span: Literal["node", "cluster"] | None = None
     """Within one node, or across nodes; any when absent."""
+    source: Literal["measured", "scaled"] | None = None
+    """Measured on devices, or computed and scaled to measurements of other shapes; unknown when absent."""
 
     def __post_init__(self) -> None:
         place = f"shape {self.shape}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +41,8 @@ def paged_attention(
     out = query.new_empty(query.shape)
     tables, starts, lens = block_tables.contiguous().numpy(), query_starts.numpy(), context_lens.numpy()
     blocks, kv_heads, block_size, head_dim = key_cache.shape
+    assert starts[-1] == len(query), "addresses alone are handed over"
+    assert len(starts) - 1 == len(lens) == len(tables)
     left = decode(
         out.data_ptr(),
         query.data_ptr(),
@@ -67,27 +68,40 @@ def paged_attention(
             first = max(0, context - (end - begin) - window + 1) if window else 0
             key, value = _scratch.take((2, kv_heads, context - first, head_dim))
             for cache, near in ((key_cache, key), (value_cache, value)):
-                _check(
-                    gather(cache.numpy(), tables, sequence, near.numpy(), first), "a block table that the cache holds"
-                )
+                gathered = gather(cache.numpy(), tables, sequence, near.numpy(), first)
+                _check(gathered, "a block table that the cache holds")
             _prefill(query[begin:end], key, value, out[begin:end], scale, window)
     return out
 
 
 def store_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
     """The same as torch_paged.store_kv."""
-    if not key.dtype == value.dtype == key_cache.dtype == value_cache.dtype == torch.float32:
+    if key.dtype != torch.float32 or not _taken(value, key_cache, value_cache):
         torch_paged.store_kv(key, value, key_cache, value_cache, slots)
         return
     key, value = _in_rows(key), _in_rows(value)
-    caches = key_cache.numpy(), value_cache.numpy()
-    stored = store(_flat(key), key.stride(0), _flat(value), value.stride(0), *caches, slots.numpy())
+    blocks, kv_heads, block_size, head_dim = key_cache.shape
+    assert key.shape == value.shape == (len(slots), kv_heads, head_dim), "addresses alone are handed over"
+    stored = store(
+        key.data_ptr(),
+        4 * key.stride(0),
+        value.data_ptr(),
+        4 * value.stride(0),
+        key_cache.data_ptr(),
+        value_cache.data_ptr(),
+        blocks,
+        kv_heads,
+        block_size,
+        slots.numpy(),
+        (0,) * (head_dim // LANES),
+    )
     _check(stored, "slots that the cache has")
 
 
-def _taken(query: Tensor, key_cache: Tensor, value_cache: Tensor) -> bool:
-    plain = query.dtype == key_cache.dtype == value_cache.dtype == torch.float32
-    whole = query.shape[2] % LANES == 0 and key_cache.shape[2] % LANES == 0
+def _taken(rows: Tensor, key_cache: Tensor, value_cache: Tensor) -> bool:
+    plain = rows.dtype == key_cache.dtype == value_cache.dtype == torch.float32
+    whole = rows.shape[2] % LANES == 0 and key_cache.shape[2] % LANES == 0
+    assert key_cache.shape == value_cache.shape
     return plain and whole and key_cache.is_contiguous() and value_cache.is_contiguous()
 
 
@@ -142,11 +156,3 @@ def _mask(queries: int, positions: int, window: int) -> Tensor:
 def _in_rows(tensor: Tensor) -> Tensor:
     """The same tokens, each token's heads beside each other; a slice of a wider projection stays where it is."""
     return tensor if tensor.stride()[1:] == (tensor.shape[2], 1) else tensor.contiguous()
-
-
-def _flat(tensor: Tensor) -> Any:
-    """All that lies from the first token's first number to the last token's last one."""
-    tokens, heads, head_dim = tensor.shape
-    if not tokens:
-        return tensor.reshape(-1).numpy()
-    return tensor.as_strided(((tokens - 1) * tensor.stride(0) + heads * head_dim,), (1,)).numpy()

@@ -92,7 +92,7 @@ async def _measure_stage(team: list[Measuring], job: ModelJob, task: _Task, effo
         pp=task.shape.pp,
         stage=task.stage,
         memory_bytes=job.memory_bytes,
-        most_tokens=effort.most_sequences * effort.most_context,
+        most_tokens=job.input_tokens * BATCHES[-1] or effort.most_sequences * effort.most_context,
     )
     loaded, *_ = await ask_all((one, order) for one in team)
     assert isinstance(loaded, Loaded)

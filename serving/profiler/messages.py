@@ -53,7 +53,7 @@ class LoadStage(_Message, frozen=True):
     memory_bytes: int
     """What it may use on its device, its cache included."""
     most_tokens: int
-    """The cache need hold no more."""
+    """That the cache must hold, or a one-pass model's largest batch has."""
 
 
 class TimeSteps(_Message, frozen=True):

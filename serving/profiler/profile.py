@@ -156,7 +156,7 @@ def _result(name: str, wanted: list[Wanted], known: dict[str, MeasuredModel], ca
         is_wide = present.nodes > 1
         for shape in measured.shapes:
             span: Literal["node"] | None = "node" if is_wide and shape.entry.shape.devices > 1 else None
-            entry = msgspec.structs.replace(shape.entry, kind=kind_name(present), span=span)
+            entry = msgspec.structs.replace(shape.entry, kind=kind_name(present), span=span, source="measured")
             shapes.append(ShapeResult(entry, "measured", shape.error))
         sizes = msgspec.structs.replace(
             one.job.config.sizes,
@@ -164,7 +164,8 @@ def _result(name: str, wanted: list[Wanted], known: dict[str, MeasuredModel], ca
             sequence_length=max(one.job.input_tokens, 1),
         )
         entries = [shape.entry for shape in measured.shapes]
-        shapes += [ShapeResult(entry, "scaled") for entry in scaled_entries(sizes, entries, present)]
+        scaled = scaled_entries(sizes, entries, present)
+        shapes += [ShapeResult(msgspec.structs.replace(entry, source="scaled"), "scaled") for entry in scaled]
     first = wanted[0].job
     return ModelResult(
         name=name,

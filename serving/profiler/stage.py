@@ -26,7 +26,7 @@ from serving.models.load import compute_dtype, make_model
 from serving.models.runner import GenerateRunner, make_runner
 from serving.parallel import Parallel
 from serving.profiler.messages import Loaded, LoadStage
-from serving.profiler.points import BATCHES, STEP_TOKENS, Point, StepPoint
+from serving.profiler.points import STEP_TOKENS, Point, StepPoint
 from serving.profiler.scene import MODEL, stage_batch, stage_generator
 from serving.worker.device_runner import cache_block_bytes, check_precision
 from serving.worker.member import decode_step, encode
@@ -60,7 +60,10 @@ def plan_stage(order: LoadStage, rank: int, device: str) -> StagePlan:
     shard = make_shard(config.sizes, order.tp, order.pp, order.stage * order.tp + rank)
     precision = check_precision(order.precision)
     dtype = compute_dtype(precision, device)
-    weights, workspace = weight_bytes(config, shard, precision, dtype), _workspace_bytes(config, shard)
+    weights, workspace = (
+        weight_bytes(config, shard, precision, dtype),
+        _workspace_bytes(config, shard, order.most_tokens),
+    )
     left, blocks, kv_bytes = order.memory_bytes - weights - workspace, 0, 0
     fits = left >= 0
     if config.task == "generate":
@@ -159,12 +162,10 @@ def weight_bytes(config: ModelConfig, shard: Shard, precision: Precision, dtype:
     return total
 
 
-def _workspace_bytes(config: ModelConfig, shard: Shard) -> int:
-    """Activations of the largest step, computed: a CPU does not tell what it has used."""
+def _workspace_bytes(config: ModelConfig, shard: Shard, batch_tokens: int) -> int:
+    """Activations of the largest step or batch, computed: a CPU does not tell what it has used."""
     sizes = msgspec.structs.replace(config.sizes, dtype="fp32")
-    tokens, outputs = STEP_TOKENS, MOST_OUTPUTS
-    if config.task != "generate":
-        tokens, outputs = BATCHES[-1] * min(config.max_positions, STEP_TOKENS), 0
+    tokens, outputs = (STEP_TOKENS, MOST_OUTPUTS) if config.task == "generate" else (batch_tokens, 0)
     each, last = workspace_bytes(sizes, shard.tp, tokens, outputs)
     return int(each + (last if shard.is_last else 0))
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placement.errors import InputError
-from serving.small_models.settings import SETTINGS, Name
+from serving.small_models.names import NAMES, Name
 
 if TYPE_CHECKING:
     from serving.small_models.make import Outcome
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Where to; each model gets a folder of its name in it.")]
 Only = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help=f"One of {', '.join(SETTINGS)}; may be given several times.")
+    list[str] | None, typer.Option(metavar="NAME", help=f"One of {', '.join(NAMES)}; may be given several times.")
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Same seed: same models, on the same machine.")]
 Steps = Annotated[
@@ -65,9 +65,9 @@ def _models() -> None:
 
 def _names(only: list[str] | None) -> list[Name]:
     for name in only or ():
-        if name not in SETTINGS:
-            raise InputError(f"--only {name!r}: no such model; give one of {', '.join(SETTINGS)}")
-    return [name for name in SETTINGS if not only or name in only]
+        if name not in NAMES:
+            raise InputError(f"--only {name!r}: no such model; give one of {', '.join(NAMES)}")
+    return [name for name in NAMES if not only or name in only]
 
 
 def _line(outcome: Outcome) -> str:

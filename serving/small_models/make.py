@@ -17,8 +17,9 @@ from serving.small_models.language_model import make_language_model
 from serving.small_models.made import Made
 from serving.small_models.manifest import MANIFEST, Manifest, checksum, manifest_bytes, read_manifest, why_not_done
 from serving.small_models.material import Material
+from serving.small_models.names import Name
 from serving.small_models.readme import readme
-from serving.small_models.settings import SETTINGS, BertSettings, LanguageSettings, Name, Settings, digest
+from serving.small_models.settings import SETTINGS, BertSettings, LanguageSettings, Settings, digest
 from serving.small_models.training import OnStep, one_thread
 
 OnProgress = Callable[[str, float, str], None]

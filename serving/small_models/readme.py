@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from serving.small_models.made import Made
-from serving.small_models.settings import LanguageSettings, Name, Settings
+from serving.small_models.names import Name
+from serving.small_models.settings import LanguageSettings, Settings
 
 _ABOUT: dict[Name, str] = {
     "chat": (

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
 
 import msgspec
 
-Name = Literal["chat", "moe-chat", "embed", "classify"]
+from serving.small_models.names import Name
 
 RECIPE = 1
 """Counts up when code changes so that the same settings make another model."""
@@ -27,8 +26,8 @@ class LanguageSettings(msgspec.Struct, frozen=True, kw_only=True, tag="language"
     top_k: int = 0
     balance: float = 0.0
     """Weight of the loss that spreads tokens over experts."""
-    tied: bool = True
-    """The head is the embedding."""
+    tied: bool = False
+    """Whether the head is the embedding; a model trained for a minute learns much faster with two tables."""
     max_positions: int = 2048
     context: int = 256
     """Tokens of a window trained on."""

@@ -139,7 +139,7 @@ class EmulatedGroup:
         document = self._document
         if self._link is not None and len(self._pids) == document.layout.devices:
             pids = [self._pids[rank] for rank in sorted(self._pids)]
-            self._report(Hello(f"{self.name} (emulated)", document.tp, document.pp, pids))
+            self._report(Hello(self.name, document.tp, document.pp, pids, "emulated"))
 
     def _report(self, message: Report) -> None:
         if self._link is not None:

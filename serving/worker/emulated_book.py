@@ -42,6 +42,7 @@ class Book:
         self._requests: dict[str, str] = {}
         """Open requests, and the model of each."""
         self._drains: list[int] = []
+        self._is_draining = False
 
     # Models
 
@@ -95,6 +96,7 @@ class Book:
 
     def drain(self, id: int) -> None:
         self._drains.append(id)
+        self._is_draining = True
         self._check_drained()
 
     # Steps
@@ -133,7 +135,7 @@ class Book:
             return "no-replica", f"model {order.model!r} is not on group {self.group}"
         if held.is_suspended:
             return "no-replica", f"model {order.model!r} is suspended on group {self.group}"
-        if self._drains:
+        if self._is_draining:
             return "draining", f"group {self.group} takes no more requests"
         if order.request in self._requests:
             return "invalid", f"request {order.request!r} is open already; ids must differ"

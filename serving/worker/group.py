@@ -87,6 +87,8 @@ class Group:
         self.handles: list[Handle] = []
         self.states: dict[str, ModelState] = {}
         """What each model has to do, as of its last step."""
+        self.kind = "real"
+        """real, paced or emulated, as its leader says."""
         self.on_lost: Callable[[str], None] = lambda reason: None
         self._directory = directory
         self._link: Link[Order, Report] | None = None
@@ -263,7 +265,8 @@ class Group:
                 done = self._orders.pop(id, None)
                 if done is not None and not done.done():
                     done.set_result(message)
-            case Hello():
+            case Hello(kind=kind):
+                self.kind = kind
                 self._hello.set_result(message)
             case Ended(reason):
                 self._lose(reason)

@@ -109,6 +109,7 @@ class Leader:
         """Open requests, and the model of each."""
         self._pending: dict[int, _Pending] = {}
         self._drains: list[int] = []
+        self._is_draining = False
         self._in_flight = 0
         self._is_stopping = False
 
@@ -122,23 +123,25 @@ class Leader:
             else:
                 self._front.mail.inbox.put(item)
         layout = self._document.layout
-        self._front.open(Hello(self._document.group, layout.tp, layout.pp, [pids[rank] for rank in sorted(pids)]))
+        in_order = [pids[rank] for rank in sorted(pids)]
+        self._front.open(Hello(self._document.group, layout.tp, layout.pp, in_order, self._document.kind))
 
     def run(self) -> None:
+        step: Step | None = None
         while not self._is_stopping:
-            self._take_mail()
+            # Where nothing could run, only a message (a request, a step's result) can change that.
+            self._take_mail(wait=step is None)
             step = self._next_step()
             if step is not None:
                 self._run(step)
 
     # Mail
 
-    def _take_mail(self) -> None:
-        """Everything that has come; waits for something when there is nothing else to do."""
+    def _take_mail(self, wait: bool) -> None:
+        """Everything that has come; with `wait`, at least one message."""
         inbox = self._front.mail.inbox
-        can_work = any(self._is_ready(held) for held in self._models.values())
         try:
-            self._handle(inbox.get(block=not can_work))
+            self._handle(inbox.get(block=wait))
             while True:
                 self._handle(inbox.get_nowait())
         except queue.Empty:
@@ -174,6 +177,7 @@ class Leader:
                 self._try(self._resume, order)
             case Drain(id):
                 self._drains.append(id)
+                self._is_draining = True
                 self._check_drained()
             case Stop():
                 self._is_stopping = True
@@ -194,7 +198,7 @@ class Leader:
             code, reason = "no-replica", f"model {model!r} is not on group {self._document.group}"
         elif held.is_suspended:
             code, reason = "no-replica", f"model {model!r} is suspended on group {self._document.group}"
-        elif self._drains:
+        elif self._is_draining:
             code, reason = "draining", f"group {self._document.group} takes no more requests"
         elif request in self._requests:
             code, reason = "invalid", f"request {request!r} is open already; ids must differ"
@@ -360,6 +364,7 @@ class Leader:
             self._requests.pop(one.request, None)
         if refused:
             self._front.report(Outputs(model, list(refused)))
+            self._check_drained()
         return held
 
     # The other devices

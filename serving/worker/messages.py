@@ -5,7 +5,7 @@ Controller and leader: `Order`s and `Report`s. Leader and the other devices of t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -100,6 +100,7 @@ class Hello(_Message, frozen=True):
     tp: int
     pp: int
     pids: list[int]
+    kind: Literal["real", "paced", "emulated"] = "real"
 
 
 class Done(_Message, frozen=True):

@@ -157,10 +157,16 @@ async def check_cancel(group):
 
 
 async def check_drain(group):
+    """Open requests end first; one whose model is unloaded meanwhile does not hold the drain up."""
     open_one = asyncio.create_task(collect(group, "llama", "open", [5, 6], ENDLESS))
+    lost = asyncio.create_task(collect(group, "mixtral", "lost", [5, 6], ENDLESS))
     await asyncio.sleep(0.05)
-    await group.drain()
-    assert open_one.done() or (await open_one)[-1].finish == "length"
+    await asyncio.wait_for(asyncio.gather(group.drain(), group.unload("mixtral")), 30)
+    assert (await open_one)[-1].finish == "length"
+    await asyncio.wait([lost], timeout=5)
+    assert lost.exception() is None or "unloaded" in str(lost.exception())
+    with pytest.raises(RequestFailed, match="takes no more"):
+        await collect(group, "llama", "late", [1])
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2)])
@@ -253,6 +259,7 @@ def test_a_paced_group_takes_its_multiple_of_the_time(models):
 
     async def measure(pace):
         async with running(pace=pace) as group:
+            assert group.kind == ("paced" if pace > 1 else "real")
             await group.load(spec(models, "llama"))
             await texts(group, "llama")
             began = time.perf_counter()

@@ -16,6 +16,7 @@ RATIOS = {
     "planner_scale": "ratio_to_limit",
     "max_rate": "cases",
     "generation": "ratio",
+    "attention": "ratio_to_sdpa",
     "engine": "ratio",
     "collectives": "ratio_to_gloo",
     "int8": "ratio",

@@ -26,8 +26,8 @@ class LanguageSettings(msgspec.Struct, frozen=True, kw_only=True, tag="language"
     top_k: int = 0
     balance: float = 0.0
     """Weight of the loss that spreads tokens over experts."""
-    tied: bool = False
-    """Whether the head is the embedding; a model trained for a minute learns much faster with two tables."""
+    tied: bool = True
+    """The head is the embedding."""
     max_positions: int = 2048
     context: int = 256
     """Tokens of a window trained on."""

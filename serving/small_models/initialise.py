@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from serving.models.decoder import Decoder
+from serving.models.decoder import Decoder, RmsNorm
 from serving.models.encoder import Encoder
 
 SPREAD = 0.02
@@ -32,4 +32,4 @@ def initialise(model: Decoder | Encoder, generator: torch.Generator) -> None:
 
 
 def _norm_weights(module: nn.Module) -> list[Tensor]:
-    return [module.weight] if isinstance(module, nn.LayerNorm | nn.RMSNorm) else []
+    return [module.weight] if isinstance(module, nn.LayerNorm | RmsNorm) else []

@@ -30,9 +30,7 @@ class Tile:
     rows: int
     keys: int
     warps: int
-    registers: (
-        int  # of a thread, at most; left to itself, ptxas spills some to fit one more program on a multiprocessor
-    )
+    registers: int  # of a thread, at most; ptxas left alone spills a few to fit one more program
 
 
 STAGES = 2

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import emit, note
-from loadgen import gamma_arrivals, power_law_split
+from loadgen.arrivals import gamma_arrivals
+from loadgen.splits import power_law_split
 from placement.cluster import Cluster, Node
 from placement.costs.analytic import TransformerConfig, analytic_profile
 from placement.planner import default_steps, make_plan

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.cases import case_names, emit, note, read_case
-from loadgen import gamma_arrivals
+from loadgen.arrivals import gamma_arrivals
 from placement.cluster import Cluster, Node
 from placement.plan import Group, Plan
 from placement.problem import Model, Problem, Slo

@@ -26,6 +26,7 @@ class Tables(NamedTuple):
     batch_size: Ints  # [B] ascending from 1
     group_class: Ints  # [G]
     stages: Ints  # [G]
+    lead: Floats  # [G] seconds before its begin that a batch is on its way to the group, and cannot change any more
     profile: Ints  # [M]
     cost: Floats  # [M] device-seconds of one request over its weight: what dropping one saves
     slack: Floats  # [M] seconds from arrival to when the last stage must be done

@@ -7,12 +7,14 @@ file of the entry point and would run stale callees. PENSTOCK_CACHE moves it.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.extending import register_jitable
+
+from placement.cache import cache_folder
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -38,6 +40,11 @@ def entry_point(function: F) -> F:
     return cast(F, numba.njit(cache=True, **_OPTIONS)(function))
 
 
+def inlined(function: F) -> F:
+    """Compile it into its callers; Python calls it as it is written."""
+    return register_jitable(forceinline=True, **_OPTIONS)(function)
+
+
 def _once(dispatcher: Any) -> Any:
     """Let it not be compiled again for arguments that are literals: type inference asks for that on its way."""
     if getattr(numba.config, "DISABLE_JIT", False):
@@ -54,12 +61,12 @@ def _once(dispatcher: Any) -> Any:
 
 
 def _cache_folder() -> Path:
-    home = os.environ.get("PENSTOCK_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     here = Path(__file__).parent
-    texts = [path.read_bytes() for folder in (here, here.parent / "serving") for path in sorted(folder.rglob("*.py"))]
+    folders = (here, here.parent / "moe", here.parent / "router", here.parent / "serving")
+    texts = [path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.py"))]
     marks = (b"from placement.compiled import", b"from numba.extending import")
     digest = hashlib.sha256(b"".join(text for text in texts if any(mark in text for mark in marks)))
-    return Path(home) / "penstock" / "compiled" / digest.hexdigest()[:16]
+    return cache_folder("compiled") / digest.hexdigest()[:16]
 
 
 setattr(numba.config, "CACHE_DIR", str(_cache_folder()))  # noqa: B010  (numba does not declare it)

@@ -108,15 +108,21 @@ def shortest_queue(tables: Tables, clocks: Clocks, model: int) -> int:
 
 
 @compiled
+def due_time(tables: Tables, queue: Queue, row: int) -> float:
+    """When the batch of a row is handed over to its group."""
+    return float(queue.start[row] - tables.lead[tables.replica_group[queue.replica[row]]])
+
+
+@compiled
 def launch(tables: Tables, state: State, now: float) -> int:
-    """Begin every batch whose start has come. Returns how many requests began: their rows now stand behind the
+    """Hand over every batch that is due. Returns how many requests began: their rows now stand behind the
     queue's end (from `queue.length[0]` on), in their old order, for the caller to read before the next call."""
     queue = state.queue
     began = 0
     kept = 0
     newest = NOBODY
     for row in range(queue.length[0]):
-        if queue.start[row] > now:
+        if due_time(tables, queue, row) > now:
             if kept < row:
                 _copy_row(queue, row, queue, kept)
             kept += 1
@@ -146,13 +152,20 @@ def offer(tables: Tables, state: State, request: int, model: int, now: float, si
     `sizes`: how many of the batch sizes may be used; `overtake`: the largest share of admitted requests that may be
     dropped later. Call `launch` for the same `now` before.
     """
+    return offer_due(tables, state, request, model, now, now + tables.slack[model], sizes, overtake)
+
+
+@compiled
+def offer_due(
+    tables: Tables, state: State, request: int, model: int, now: float, deadline: float, sizes: int, overtake: float
+) -> Verdict:
+    """`offer` for a request with a deadline of its own: when its last stage must be done."""
     queue = state.queue
     count = queue.length[0]
     if tables.first_replica[model] == tables.first_replica[model + 1]:
         return Verdict(NO_REPLICA, NOBODY)
     if count + 1 >= queue.request.size:
         return Verdict(QUEUE_FULL, NOBODY)
-    deadline = now + tables.slack[model]
     if count == 0:
         copy_clocks(tables, state.clocks, state.tail)
     last = count == 0 or queue.deadline[count - 1] <= deadline
@@ -216,9 +229,10 @@ def _place_alone(tables: Tables, state: State, request: int, model: int, deadlin
 
 
 @compiled
-def build_schedule(tables: Tables, state: State, now: float, cap: int, sizes: int) -> bool:
+def build_schedule(tables: Tables, state: State, now: float, cap: int, sizes: int, may_leave: bool) -> bool:
     """Place the requests of `trial`, by deadline, on the `draft` clocks (which it advances): each on the replica that
-    finishes it first, with others of its model in one batch as `cap` says. False once one would miss its deadline."""
+    finishes it first, with others of its model in one batch as `cap` says. False once one would miss its deadline;
+    with `may_leave` such a one is left out (its batch is NOBODY) and the others go on."""
     trial, clocks = state.trial, state.draft
     count = trial.length[0]
     _link_alike(state)
@@ -229,6 +243,9 @@ def build_schedule(tables: Tables, state: State, now: float, cap: int, sizes: in
         model = trial.model[row]
         replica = first_to_finish(tables, clocks, model, now, trial.deadline[row])
         if replica == NOBODY:
+            if may_leave:
+                state.left[model] -= 1
+                continue
             return False
         size = 0
         if cap != 0 and state.left[model] > 1:
@@ -293,7 +310,7 @@ def try_schedules(tables: Tables, state: State, now: float, sizes: int) -> bool:
     for attempt in range(4 if sizes > 1 else 1):
         cap = 0 if sizes == 1 else (EAGER, 0, 1, sizes - 1)[attempt]
         copy_clocks(tables, state.clocks, state.draft)
-        if build_schedule(tables, state, now, cap, sizes):
+        if build_schedule(tables, state, now, cap, sizes, False):
             return True
     return False
 

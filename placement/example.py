@@ -1,4 +1,4 @@
-"""The built-in problem of `penstock up`: sixteen models of three sizes on a node of eight devices, in bursts.
+"""The built-in problem of `penstock compare`: sixteen models of three sizes on a node of eight devices, in bursts.
 
 Any one of them fits on one device, but a burst of one needs more than one device's speed, and there is not
 memory for all of them everywhere: what parallel groups are for. Profiles are computed, nothing is measured.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen import traffic_from_spec
+from loadgen.spec import traffic_from_spec
 from placement.cluster import Cluster, Node
 from placement.costs.analytic import TransformerConfig, analytic_profile
 from placement.files import write_json

@@ -69,9 +69,14 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace `path` by `value` as JSON, carrying the format's version."""
+    """Replace `path` by `value` as JSON."""
+    replace_file(path, msgspec.json.format(encode_json(value), indent=1) + b"\n")
+
+
+def encode_json(value: object) -> bytes:
+    """A document, carrying the format's version."""
     data: dict[str, Any] = {"version": VERSION, **msgspec.to_builtins(value, enc_hook=_to_plain)}
-    replace_file(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
+    return msgspec.json.encode(data)
 
 
 def replace_file(path: Path, content: bytes) -> None:

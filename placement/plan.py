@@ -114,8 +114,8 @@ def check_plan(plan: Plan, problem: Problem, where: str) -> None:
     _check_host_memory(plan, problem, where)
 
 
-def _check_memory(group: Group, problem: Problem, place: str) -> None:
-    cluster = problem.cluster
+def stage_bytes(group: Group, problem: Problem, place: str = "plan") -> list[int]:
+    """What each device of each stage must hold: weights of all models, the largest of those parked, and caches."""
     profiles: dict[str, ShapeProfile] = {}
     for model in group.models + group.parked:
         entry = replica_profile(group, model, problem)
@@ -123,10 +123,17 @@ def _check_memory(group: Group, problem: Problem, place: str) -> None:
             kind, span = group_kind(group, problem), group_span(group, problem)
             raise InputError(f"{place}: {model!r} has no profile for shape {group.shape} (kind {kind}, span {span})")
         profiles[model] = entry
+    needs = []
     for stage in range(group.pp):
         need = sum(int(profiles[model].stage_memory[stage]) for model in group.models)
         need += max((int(profiles[model].stage_memory[stage]) for model in group.parked), default=0)
-        need += sum(group.kv_bytes.values())
+        needs.append(need + sum(group.kv_bytes.values()))
+    return needs
+
+
+def _check_memory(group: Group, problem: Problem, place: str) -> None:
+    cluster = problem.cluster
+    for stage, need in enumerate(stage_bytes(group, problem, place)):
         for name in group.stage_devices(stage):
             have = cluster.devices[cluster.device_index[name]].memory
             if need > have:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 MOST_STEPS, LEAST_STEPS = 500, 200
 STEPS_TIMES_DEVICES = 16_000
 BUSY_RATE = 1.3
+MOST_ALTERNATIVES = 5
 LADDER_RATE = 0.5
 """The ladder is for traffic that has fallen: to this share of what was recorded."""
 
@@ -74,8 +75,30 @@ def make_plan(
         "seconds": seconds,
         "seed": seed,
         "steps": effort.taken,
+        "alternatives": _alternatives(space, plan, effort.weighed, rule, max_batch),
     }
     return msgspec.structs.replace(plan, planner=claims)
+
+
+def _alternatives(
+    space: Space, plan: Plan, weighed: list[Candidate], rule: Rule, max_batch: int
+) -> list[dict[str, Any]]:
+    """What else the search compared at its end, and what would come of each on the problem's workload; best first."""
+    others = {_layout(other): other for candidate in weighed for other in [space.plan(_without_empty(candidate))]}
+    others.pop(_layout(plan), None)
+    found: list[dict[str, Any]] = []
+    for other in others.values():
+        outcome = simulate(space.problem, other, rule=rule, max_batch=max_batch)
+        groups = [{"tp": one.tp, "pp": one.pp, "models": list(one.models)} for one in other.groups]
+        found.append(
+            {"attainment": outcome.attainment, "worst_model": list(outcome.worst_model), "groups": groups},
+        )
+    return sorted(found, key=lambda one: -one["attainment"])[:MOST_ALTERNATIVES]
+
+
+def _layout(plan: Plan) -> tuple[tuple[int, int, tuple[str, ...]], ...]:
+    """Wherever its groups are."""
+    return tuple(sorted((group.tp, group.pp, tuple(sorted(group.models))) for group in plan.groups))
 
 
 def default_steps(problem: Problem) -> int:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from loadgen import traffic_from_spec
+from loadgen.spec import traffic_from_spec
 from placement.cluster import Cluster
 from placement.errors import InputError
 from placement.files import convert, read_document

@@ -43,6 +43,8 @@ class World:
     cost: list[float]
     batch_from: list[float]
     sizes: list[int]
+    lead: list[float]
+    """By group: how long before its begin a batch is on its way."""
 
 
 @dataclass
@@ -130,6 +132,7 @@ def describe(problem: Problem, plan: Plan, max_batch: int, ready: Mapping[tuple[
         cost=cost,
         batch_from=[min((_batch_from(replica) for replica in some), default=math.inf) for some in replicas],
         sizes=sorted(size for size in sizes if size <= max(max_batch, 1)),
+        lead=[_lead(g, replicas, problem.overhead) for g in range(len(plan.groups))],
     )
 
 
@@ -146,6 +149,12 @@ def _wake_bytes_per_s(group: Group, plan: Plan, problem: Problem) -> float:
         if alike(other) == alike(group)
         for name in other.devices
     )
+
+
+def _lead(group: int, replicas: list[list[Replica]], overhead: float) -> float:
+    """As long as the way takes, but at most half of the group's shortest first stage."""
+    firsts = [replica.latency[1][0] for some in replicas for replica in some if replica.group == group]
+    return min([overhead, *(first / 2 for first in firsts)])
 
 
 def _batch_from(replica: Replica) -> float:
@@ -235,9 +244,16 @@ class _Deadline:
         self.launch(math.inf)
         return _number_batches(self.fates)
 
+    def due(self, batch: Batch) -> float:
+        """When it is handed over to its group."""
+        return batch.start - self.world.lead[batch.replica.group]
+
+    def next_due(self) -> float:
+        return min((self.due(batch) for batch in self.schedule), default=math.inf)
+
     def launch(self, now: float) -> None:
-        """Begin every batch whose start has come."""
-        for batch in [batch for batch in self.schedule if batch.start <= now]:
+        """Hand over every batch that is due."""
+        for batch in [batch for batch in self.schedule if self.due(batch) <= now]:
             self.schedule.remove(batch)
             replica = batch.replica
             times = run(replica, self.clocks[replica.group], len(batch.members), batch.start)

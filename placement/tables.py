@@ -178,6 +178,7 @@ class Catalogue:
             batch_size=self.batch_size,
             group_class=group_class,
             stages=self._class_stages[group_class],
+            lead=self._lead(group_class, replica_model, replica_group),
             profile=self.profile_of_model,
             cost=self.cost,
             slack=self.slack,
@@ -209,6 +210,15 @@ class Catalogue:
                     rounds = math.floor(fill / gain) + 1
                     result[c, p] = min(result[c, p], max(rounds, 1) * size)
         return result
+
+    def _lead(self, group_class: Ints, replica_model: Ints, replica_group: Ints) -> Floats:
+        """`overhead`, so that no device waits for a message; but at most half of the group's shortest first stage, so
+        that one batch at most waits there."""
+        lead = np.full(len(group_class), self.problem.overhead)
+        if self.problem.overhead:
+            first = self.latency[group_class[replica_group], self.profile_of_model[replica_model], 0, 0]
+            np.minimum.at(lead, replica_group, np.where(np.isfinite(first), first / 2, np.inf))
+        return lead
 
     def _batch_from(self, group_class: Ints, replica_model: Ints, replica_group: Ints) -> Ints:
         result = np.full(len(self.problem.models), np.iinfo(np.int64).max, np.int64)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadgen import TrafficError, traffic_from_spec
+from loadgen.errors import TrafficError
+from loadgen.spec import traffic_from_spec
 from placement.comparison import Axis
 from placement.errors import InputError
 from placement.problem import Problem

@@ -1,4 +1,4 @@
-"""The planner's commands: plan, simulate, compare, up.
+"""The planner's commands: plan, simulate, compare.
 
 Heavy imports stand in the functions: --help needs none of them.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from placement.simulator import Rule
 
 DEMO_DRAWS = 4
-"""Other draws of its traffic that `up` judges plans on."""
+"""Other draws of its traffic that the built-in problem's plans are judged on."""
 FIRST_DEMO_DRAW = 100
 """Seeds from here on: the problem was chosen looking at those below."""
 
@@ -52,7 +52,7 @@ Steps = Annotated[int | None, typer.Option(min=1, help="Plans to try (policy pen
 
 
 def add_commands(app: typer.Typer) -> None:
-    for command in (up, plan, simulate, compare):
+    for command in (plan, simulate, compare):
         app.command()(command)
 
 
@@ -78,6 +78,9 @@ def plan(
     move_cost: Annotated[
         float, typer.Option(min=0.0, help="Attainment that a replica moved from --previous must bring.")
     ] = 0.0,
+    apply: Annotated[
+        str | None, typer.Option(metavar="URL", help="Let the server there, which serves these models, take it up.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Search the best plan for a problem."""
@@ -122,6 +125,11 @@ def plan(
         )
     if out is not None:
         write_plan(out, found)
+    if apply is not None:
+        from placement.cli.admin import ask_admin
+        from placement.files import encode_json
+
+        ask_admin(apply, "/admin/plan", encode_json(found))
     outcome = serve(read, found, rule=rule, max_batch=max_batch)
     if report is not None:
         from placement.report import write_plan_report
@@ -141,9 +149,9 @@ def plan(
     typer.echo(plan_text(read, found, outcome, compile_s))
     if explanation is not None:
         typer.echo("\n" + explanation.text())
-    for what, path in (("plan", out), ("report", report)):
-        if path is not None:
-            typer.echo(f"{what:11}  {path}")
+    for what, where in (("plan", out), ("report", report), ("applied to", apply)):
+        if where is not None:
+            typer.echo(f"{what:11}  {where}")
 
 
 def simulate(
@@ -180,7 +188,9 @@ def simulate(
 
 
 def compare(
-    problem: ProblemFile,
+    problem: Annotated[
+        Path | None, typer.Argument(metavar="[PROBLEM]", help="problem.json or problem.yaml; a built-in one if absent.")
+    ] = None,
     policies: Annotated[
         str | None, typer.Option(metavar="A,B", help="Policies, and clockwork (a bound); all by default.")
     ] = None,
@@ -200,6 +210,9 @@ def compare(
     seed: Seed = 0,
     report: Report = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write the curves as a picture.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Leave the built-in problem and its plan in this folder.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Plan by every policy over rate, burstiness, SLO scale and devices, and compare."""
@@ -214,6 +227,14 @@ def compare(
         asked["policies"] = names(policies)
     if steps is not None:
         asked["steps"] = steps
+
+    if problem is None:
+        if asked or workload or report or png:
+            raise InputError("PROBLEM: missing; only the plain comparison has a built-in one")
+        _compare_example(save, json)
+        return
+    if save is not None:
+        raise InputError("--save: leaves the built-in problem, but a PROBLEM is given; leave one out")
 
     from placement.compare import compare_policies
     from placement.problem import read_problem
@@ -245,13 +266,8 @@ def compare(
                 typer.echo(f"\nwritten: {path}")
 
 
-def up(
-    save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Leave the problem and its plan in this folder.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Plan a small built-in problem by every policy and compare them: the demo."""
+def _compare_example(save: Path | None, json: bool) -> None:
+    """Plan a small built-in problem by every policy and compare them."""
     if save is not None:
         make_folder("--save", save)
 

@@ -98,7 +98,7 @@ def demo_text(problem: Problem, duration_s: float, comparison: Comparison, save:
         "attainment is the share of requests answered in time."
     )
     if save is None:
-        after = ["penstock up --save demo", "    leaves this problem and its plan in demo/"]
+        after = ["penstock compare --save demo", "    leaves this problem and its plan in demo/"]
     else:
         after = [
             f"penstock plan {save}/problem.json --explain",

@@ -12,7 +12,7 @@ from placement.clocks import NOBODY, later
 from placement.compiled import compiled, compiled_apart
 from placement.dispatch import FAILED, SERVED
 from placement.generation.engine_tables import PREEMPTIONS, STEPS, World
-from placement.generation.intake import join_front, learn_wait, next_in_line, pull
+from placement.generation.intake import another_is_sooner, join_front, learn_wait, next_in_line, pull
 from placement.generation.step_cost import step_s
 
 NEVER = np.iinfo(np.int64).max
@@ -43,6 +43,8 @@ def begin_step(world: World, lane: int, now: float) -> bool:
             request = next_in_line(world, lane, now, decoding + fresh, will_cache)
             if request == NOBODY:
                 break
+            if decoding > 0 and another_is_sooner(world, lane, request, now, decoding + fresh, will_cache):
+                break
         done = 0 if comes else sequences.done[request]
         total = sequences.prompt[request] + sequences.made[request] if comes else sequences.held[request]
         room = world.step_tokens - decoding - prefill
@@ -61,11 +63,11 @@ def begin_step(world: World, lane: int, now: float) -> bool:
         lanes.prefilling[lane] = NOBODY
         lanes.member[lane, decoding + fresh] = request
         fresh += 1
+        lanes.fresh[lane] = fresh
         will_cache += total
         request = NOBODY
     if decoding + prefill == 0:
         return False
-    lanes.fresh[lane] = fresh
     run_step(world, lane, now, prefill, context)
     return True
 

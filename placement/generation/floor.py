@@ -12,7 +12,7 @@ import numpy as np
 
 from placement.clocks import NOBODY, Clocks, Floats, Ints, Tables, copy_clocks, finish_time, later
 from placement.compiled import compiled, compiled_apart
-from placement.dispatch import EXPIRED, NO_REPLICA, SERVED, State, launch, offer, shortest_queue
+from placement.dispatch import EXPIRED, NO_REPLICA, SERVED, State, due_time, launch, offer, shortest_queue
 from placement.generation.engine_tables import Answers, World
 from placement.generation.first_token import Outlook
 
@@ -67,17 +67,18 @@ def rewake(floor: Floor, group: int, now: float, idle: bool) -> None:
 
 @compiled_apart
 def book(floor: Floor, now: float) -> float:
-    """Count who is booked on each group; returns when the first of them begins."""
+    """Count who is booked on each group; returns when the first of them is due, now or later."""
     queue = floor.state.queue
     for group in range(floor.booked.size):
         floor.booked[group] = 0
     starts = np.inf
     for row in range(queue.length[0]):
         floor.booked[floor.tables.replica_group[queue.replica[row]]] += 1
-        starts = queue.start[row] if queue.start[row] < starts else starts
+        due = due_time(floor.tables, queue, row)
+        starts = due if due < starts else starts
     for group in range(floor.booked.size):
         rewake(floor, group, now, True)
-    return starts
+    return later(starts, now)
 
 
 @compiled_apart
@@ -110,12 +111,12 @@ def bind_one_pass(tables: Tables, clocks: Clocks, done: OnePass, request: int, m
 
 @compiled_apart
 def launch_one_pass(tables: Tables, state: State, done: OnePass, now: float) -> None:
-    """Begin the one-pass batches whose start has come, noting stage by stage what `launch` will do."""
+    """Hand over the one-pass batches that are due, noting stage by stage what `launch` will do."""
     queue, draft = state.queue, state.draft
     copy_clocks(tables, state.clocks, draft)
     newest = NOBODY
     for row in range(queue.length[0]):
-        if queue.start[row] > now:
+        if due_time(tables, queue, row) > now:
             continue
         request, model = queue.request[row], queue.model[row]
         if queue.batch[row] > newest:

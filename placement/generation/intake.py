@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from placement.clocks import NOBODY, later
-from placement.compiled import compiled
+from placement.compiled import compiled, compiled_apart
 from placement.dispatch import EXPIRED
 from placement.generation.engine_tables import PULLS, Learned, World
 from placement.generation.step_cost import prefill_s, step_s
@@ -57,7 +57,36 @@ def next_in_line(world: World, lane: int, now: float, sequences: int, cached: in
         return NOBODY
     if _too_slow(world, engine, sequences + 1, cached + tokens + margin):
         return NOBODY
+    if _holds_up_another(world, engine, world.sequences.deadline[request]):
+        return NOBODY
     return request
+
+
+@compiled_apart
+def another_is_sooner(world: World, lane: int, request: int, now: float, sequences: int, cached: int) -> bool:
+    """Whether a lane of the model with a step in flight, which could take the request when that ends, would make its
+    first token before this one, which runs so many sequences."""
+    engines, lanes = world.engines, world.lanes
+    mine = engines.lane_engine[lane]
+    model = engines.model[mine]
+    tokens = world.sequences.prompt[request] + world.sequences.made[request]
+    margin = mean_output(world.learned, model)
+    soonest = now + prefill_s(engines, mine, tokens, world.step_tokens, sequences, cached)
+    for i in range(engines.first_of_model[model], engines.first_of_model[model + 1]):
+        engine = engines.by_model[i]
+        if engines.line[engine] != engines.line[mine]:
+            continue
+        if world.used[engine] + tokens + margin > engines.capacity[engine]:
+            continue
+        for other in range(engines.first_lane[engine], engines.first_lane[engine + 1]):
+            if other == lane or not lanes.in_flight[other] or lanes.prefilling[other] != NOBODY:
+                continue
+            size = lanes.decoding[other] + lanes.fresh[other]
+            held = lanes.cached[other] + size
+            at = lanes.end[other] + prefill_s(engines, engine, tokens, world.step_tokens, size, held)
+            if at < soonest and not _too_slow(world, engine, size + 1, held + tokens + margin):
+                return True
+    return False
 
 
 @compiled
@@ -107,6 +136,24 @@ def _too_slow(world: World, engine: int, sequences: int, cached: float) -> bool:
             goal = engines.tpot[engines.model[other]]
         interval += others_s(world, other)
     return running > 0 and interval > goal
+
+
+@compiled
+def _holds_up_another(world: World, engine: int, deadline: float) -> bool:
+    """Whether somebody who is due earlier waits for another engine of the group, which cannot begin beside what runs
+    there: without this, whoever fills a group first keeps it."""
+    engines, sequences = world.engines, world.sequences
+    group = engines.group[engine]
+    for other in range(engines.first_of_group[group], engines.first_of_group[group + 1]):
+        head = world.lines.head[engines.line[other]]
+        if other == engine or head == NOBODY or sequences.deadline[head] >= deadline:
+            continue
+        tokens = sequences.prompt[head] + sequences.made[head]
+        lanes = engines.stages[other]
+        cached = world.used[other] / lanes + tokens + mean_output(world.learned, engines.model[other])
+        if tokens <= engines.capacity[other] and _too_slow(world, other, world.running[other] // lanes + 1, cached):
+            return True
+    return False
 
 
 @compiled

@@ -78,10 +78,10 @@ class Reference:
         step."""
         arrivals = list(zip(self.workload.arrival.tolist(), self.workload.model.tolist(), strict=True))
         request = 0
+        passed = -math.inf
         while True:
             now = arrivals[request][0] if request < len(arrivals) else math.inf
-            schedule = self.one_pass.schedule if self.one_pass else []
-            starts = min((batch.start for batch in schedule), default=math.inf)
+            starts = max(self.one_pass.next_due(), passed) if self.one_pass else math.inf
             group = min(range(len(self.wake)), key=lambda g: (self.wake[g], self.tokens(g), g))
             if self.wake[group] < min(starts, now):
                 self.visit(group, self.wake[group])
@@ -89,6 +89,7 @@ class Reference:
                 assert self.one_pass is not None
                 self.one_pass.launch(starts)
                 self.rewake_all(starts)
+                passed = starts
             elif request == len(arrivals):
                 break
             else:
@@ -97,6 +98,7 @@ class Reference:
                     self.arrive(request, self.models[model], now)
                 else:
                     self.arrive_one_pass(request, model, now)
+                passed = now
                 request += 1
 
     def arrive_one_pass(self, request: int, model: int, now: float) -> None:
@@ -163,7 +165,7 @@ class Reference:
         prefill = context = 0
         while decoding + prefill < self.step_tokens:
             sequence = lane.prefilling or self.next_in_line(lane, now)
-            if sequence is None:
+            if sequence is None or (decoding and not lane.prefilling and self.another_is_sooner(lane, sequence, now)):
                 break
             left = sequence.tokens - (sequence.done if lane.prefilling else 0)
             done = sequence.tokens - left
@@ -257,12 +259,43 @@ class Reference:
         tokens = sequence.tokens
         if engine.running and engine.used + tokens + model.mean_output > engine.capacity:
             return None
-        seconds = engine.step_s(0, lane.size + 1, 0, will_cache + tokens + model.mean_output)
-        interval, goal = max(sum(seconds), max(seconds) * len(seconds)), model.tpot
+        if self.too_slow(engine, lane.size + 1, will_cache + tokens + model.mean_output):
+            return None
+        return None if self.holds_up_another(engine, sequence.deadline) else sequence
+
+    def too_slow(self, engine: Engine, sequences: int, cached: float) -> bool:
+        seconds = engine.step_s(0, sequences, 0, cached)
+        interval, goal = max(sum(seconds), max(seconds) * len(seconds)), engine.model.tpot
         others = [e for e in self.engines if e.group == engine.group and e is not engine and e.running]
         for other in others:
             interval, goal = interval + other.others_s, min(goal, other.model.tpot)
-        return None if (engine.running or others) and interval > goal else sequence
+        return bool(engine.running or others) and interval > goal
+
+    def holds_up_another(self, engine: Engine, deadline: float) -> bool:
+        for other in self.engines:
+            if other.group != engine.group or other is engine or not other.line or other.line[0].deadline >= deadline:
+                continue
+            tokens, lanes = other.line[0].tokens, len(other.lanes)
+            cached = other.used / lanes + tokens + other.model.mean_output
+            if tokens <= other.capacity and self.too_slow(other, other.running // lanes + 1, cached):
+                return True
+        return False
+
+    def another_is_sooner(self, lane: Lane, sequence: Sequence, now: float) -> bool:
+        will_cache = lane.cached + len(lane.decoding) + sum(fresh.tokens for fresh in lane.fresh)
+        soonest = now + lane.engine.prefill_s(sequence.tokens, self.step_tokens, lane.size, will_cache)
+        for engine in self.engines:
+            needed = sequence.tokens + engine.model.mean_output
+            if engine.line is not lane.engine.line or engine.used + needed > engine.capacity:
+                continue
+            for other in engine.lanes:
+                if other is lane or not other.in_flight or other.prefilling:
+                    continue
+                held = other.cached + other.size
+                at = other.end + engine.prefill_s(sequence.tokens, self.step_tokens, other.size, held)
+                if at < soonest and not self.too_slow(engine, other.size + 1, held + needed):
+                    return True
+        return False
 
     def first_suited(self, lane: Lane, now: float, cached: int) -> Sequence | None:
         engine, skipped = lane.engine, 0

@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from placement.search.candidate import Candidate
 
 LEAST_STEPS = 60
 """What one part of a large problem gets in any case: enough to try each class of groups."""
@@ -18,6 +22,8 @@ class Effort:
     seconds: float | None = None
     on_progress: Callable[[float, float], None] | None = None
     taken: int = 0
+    weighed: list[Candidate] = field(default_factory=list)
+    """Those that a search compared at its end; none of one that went cell by cell."""
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:

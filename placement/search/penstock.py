@@ -66,6 +66,7 @@ def search(
     entrants = [*finalists, *starts[:STARTS], calm, *([stay] if stay else [])]
     unique = {candidate.key: candidate for candidate in entrants}
     scores = _judge_afresh(space, list(unique.values()), rule, max_batch, effort, seed, scale)
+    effort.weighed = list(unique.values())
     worth = [score - penalty(candidate) for candidate, score in zip(unique.values(), scores, strict=True)]
     return list(unique.values())[int(np.argmax(worth))]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadgen import gamma_arrivals
+from loadgen.arrivals import gamma_arrivals
 from placement.cluster import Cluster, Node
 from placement.problem import Model, Objective, Problem, Slo
 from placement.profile import Profile, ShapeProfile

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -207,6 +208,24 @@ def test_overload_is_refused_at_the_door_rather_than_served_late():
     assert 0.2 < admitted.mean() < 0.8
     assert ours.met.sum() > 0.95 * admitted.sum()
     assert ours.attainment > 0.3 > 10 * baseline.attainment
+
+
+def test_models_that_share_groups_are_overloaded_alike():
+    """The goal leaves little beside one full batch: whoever fills the groups first must not keep them."""
+    random = np.random.default_rng(3)
+    arrival = np.sort(random.uniform(0, 30, 2400))
+    tokens = np.full(2400, 32, np.int32)
+    workload = Workload(arrival, (arrival > 2).astype(np.int32) * random.integers(0, 2, 2400, np.int32), tokens, tokens)
+    cost = StepCost(fixed=1e-3, weights=2e-2, prefill_token=9e-5, sequence=2e-3, cached_token=3e-7)
+    problem, plan = chat(workload, cost, slo=Slo(ttft=1.0, tpot=0.06), groups=2)
+    twin = replace(problem.models[0], name="twin")
+    caches = dict.fromkeys(("chat", "twin"), 2**20)
+    both = [msgspec.structs.replace(one, models=("chat", "twin"), kv_bytes=caches) for one in plan.groups]
+    outcome = simulate(replace(problem, models=(problem.models[0], twin)), Plan(tuple(both)))
+    late = arrival > 4
+    first, second = (outcome.met[late & (workload.model == model)].mean() for model in range(2))
+    assert 0.1 < first < 0.7
+    assert 0.5 < second / first < 2
 
 
 def test_engines_that_wait_share_the_arrivals():

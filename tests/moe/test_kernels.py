@@ -1,0 +1,97 @@
+"""The expert kernels without a GPU: interpreted against their twins, and compiled ahead of time."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from placement.errors import InputError
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "gfx942": 64 * 1024}  # that one program may have
+MOST_REGISTERS = {"sm_80": 255, "sm_90": 255, "gfx942": 512}  # of a thread
+SCRIPT = """
+import sys
+import msgspec
+from moe.kernels.report import report, spilling
+target = sys.argv[1]
+sys.stdout.buffer.write(msgspec.json.encode([report(target), [spilling(target)]]))
+"""
+
+
+def environment(**changes):
+    # What was compiled once need not be compiled again: Triton's cache goes by what is compiled.
+    cache = Path(tempfile.gettempdir()) / f"penstock-triton-{os.getuid()}"
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return kept | {"TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"} | changes
+
+
+def test_interpreted_kernels_compute_what_their_twins_do():
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(HERE / "interpreted.py")],
+        cwd=ROOT,
+        env=environment(TRITON_INTERPRET="1"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert " passed" in run.stdout
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """All targets at once, a process each: the shipped kernels, and one made to spill."""
+    options = {"cwd": ROOT, "env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    runs = {target: subprocess.Popen([sys.executable, "-c", SCRIPT, target], **options) for target in SHARED_BYTES}
+    try:
+        said = {target: run.communicate(timeout=280) for target, run in runs.items()}
+    finally:
+        for run in runs.values():
+            run.kill()
+            run.wait()
+    assert not any(run.returncode for run in runs.values()), said
+    from moe.kernels.report import KernelReport
+
+    return {target: msgspec.json.decode(out, type=list[list[KernelReport]]) for target, (out, _) in said.items()}
+
+
+@pytest.mark.parametrize("target", SHARED_BYTES)
+def test_no_kernel_spills_or_takes_more_than_there_is(reports, target):
+    shipped, _ = reports[target]
+    for kernel in shipped:
+        assert kernel.target == target
+        assert kernel.spilled == 0, kernel
+        assert 8 <= kernel.registers <= MOST_REGISTERS[target], kernel
+        assert kernel.shared_bytes <= SHARED_BYTES[target], kernel
+        assert (kernel.shared_bytes > 0) == (kernel.kernel != "combine"), kernel
+
+
+@pytest.mark.parametrize("target", SHARED_BYTES)
+def test_a_tile_too_large_is_seen_to_spill(reports, target):
+    _, [kernel] = reports[target]
+    assert kernel.spilled > 0, kernel
+
+
+def test_every_tile_is_compiled(reports):
+    from moe.kernels.products import LOADS, tile
+
+    cuts = {(gated, tile(load, gated, size)) for load in LOADS for gated in (False, True) for size in (2, 4)}
+    wanted = {("gated product" if gated else "product", (cut.rows, cut.columns, cut.depth)) for gated, cut in cuts}
+    for shipped, _ in reports.values():
+        assert {(kernel.kernel, kernel.tile) for kernel in shipped if kernel.tile} == wanted
+        assert {kernel.weights for kernel in shipped if kernel.tile} == {"fp16", "fp32", "i8"}
+        assert {kernel.kernel for kernel in shipped if not kernel.tile} == {"count", "put", "combine"}
+
+
+@pytest.mark.parametrize("target", ["sm_8", "gfx1100", "cpu"])
+def test_another_kind_of_target_is_refused(target):
+    from moe.kernels.report import report
+
+    with pytest.raises(InputError, match="such as sm_80"):
+        report(target)

@@ -41,7 +41,7 @@ OUTPUT = 32
 PREFILL = 128
 OVERHEAD_SEQUENCES = 32
 SIZES: dict[str, Any] = {"hidden": 768, "layers": 12, "heads": 12, "ffn": 2048, "vocabulary": 32000}
-TINY: dict[str, Any] = {"hidden": 64, "layers": 2, "heads": 4, "ffn": 128, "vocabulary": 512}
+TINY: dict[str, Any] = {"hidden": 64, "layers": 2, "heads": 8, "ffn": 128, "vocabulary": 512}
 
 
 class Ours:

@@ -4,8 +4,9 @@ python -m benchmarks.parallel [--tiny] [--repeats N]
 
 A random Llama of hidden size 1024 whose pass over a prompt takes about 100 ms on one core; requests ask for one token,
 so that a request is one pass. Groups of shapes (1, 1), (1, 2) and (2, 1) on the same cores take turns in each repeat.
-Latency: one request at a time. Throughput: many at once, one in a step. Ratios are medians over repeats; the limits
-are 2 for the throughput of two stages, 0.5 for the latency of two halves.
+Latency: one request at a time. Throughput: many at once, one in a step. Ratios are medians over repeats. What two cores
+of this machine can do at most is measured in the same turns: `side_by_side`, two groups of one core each that know
+nothing of each other. A pipeline fills and drains: with n requests and two stages its ratio is at most 2n / (n + 1).
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from serving.worker.local_launcher import LocalLauncher
 from serving.worker.messages import ModelSpec
 
 SHAPES = {"one": (1, 1), "pipeline": (1, 2), "tensor": (2, 1)}
+TWIN = "twin"
 SIZES: dict[str, Any] = {"hidden": 1024, "layers": 12, "heads": 16, "ffn": 2816, "vocabulary": 512}
-TINY: dict[str, Any] = {"hidden": 128, "layers": 4, "heads": 4, "ffn": 256, "vocabulary": 512}
-TOKENS = 20
+TINY: dict[str, Any] = {"hidden": 128, "layers": 4, "heads": 16, "ffn": 256, "vocabulary": 512}
+TOKENS = 32
+REQUESTS, FEW = 64, 4
 ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
 
 
@@ -51,10 +54,9 @@ class Load:
             taken.append(time.perf_counter() - began)
         return statistics.median(taken)
 
-    async def throughput_per_s(self, requests: int) -> float:
-        began = time.perf_counter()
+    async def send(self, requests: int) -> None:
+        """All at once, until the last is answered."""
         await asyncio.gather(*(self._one() for _ in range(requests)))
-        return requests / (time.perf_counter() - began)
 
     async def _one(self) -> None:
         self._sent += 1
@@ -71,28 +73,32 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "llama"
         make_random(model, **(TINY if options.tiny else SIZES))
-        emit(run(measure(model, 2 if options.tiny else options.repeats, 4 if options.tiny else 16)))
+        emit(run(measure(model, 2 if options.tiny else options.repeats, FEW if options.tiny else REQUESTS)))
 
 
 async def measure(model: Path, repeats: int, requests: int) -> dict[str, Any]:
-    groups = {name: await _start(name, shape, model) for name, shape in SHAPES.items()}
+    starting = [_start(name, shape, model) for name, shape in SHAPES.items()]
+    started = await asyncio.gather(*starting, _start(TWIN, (1, 1), model, first_core=1))
+    groups = dict(zip((*SHAPES, TWIN), started, strict=True))
     try:
         loads = {name: Load(group, name) for name, group in groups.items()}
         latency: dict[str, list[float]] = {name: [] for name in SHAPES}
-        throughput: dict[str, list[float]] = {name: [] for name in SHAPES}
+        throughput: dict[str, list[float]] = {name: [] for name in (*SHAPES, "side_by_side")}
         for load in loads.values():
             await load.latency_s(3)
         for _ in range(repeats):
-            for name, load in loads.items():
-                latency[name].append(await load.latency_s(5))
-            for name, load in loads.items():
-                throughput[name].append(await load.throughput_per_s(requests))
+            for name in SHAPES:
+                latency[name].append(await loads[name].latency_s(5))
+            for name in SHAPES:
+                throughput[name].append(await throughput_per_s([loads[name]], requests))
+            throughput["side_by_side"].append(await throughput_per_s([loads["one"], loads[TWIN]], requests))
     finally:
         for group in groups.values():
             await group.stop()
     return {
         "benchmark": "parallel",
         "repeats": repeats,
+        "requests": requests,
         "latency_ms": {name: _summary([1e3 * s for s in found]) for name, found in latency.items()},
         "passes_per_s": {name: _summary(found) for name, found in throughput.items()},
         "ratio": {
@@ -100,14 +106,26 @@ async def measure(model: Path, repeats: int, requests: int) -> dict[str, Any]:
             "pipeline_latency": _ratio(latency["pipeline"], latency["one"]),
             "tensor_throughput": _ratio(throughput["tensor"], throughput["one"]),
             "tensor_latency": _ratio(latency["tensor"], latency["one"]),
+            "pipeline_to_side_by_side": _ratio(throughput["pipeline"], throughput["side_by_side"]),
         },
-        "limit": {"pipeline_throughput": 2.0, "tensor_latency": 0.5},
+        "limit": {
+            "pipeline_throughput": _ratio(throughput["side_by_side"], throughput["one"]),
+            "pipeline_fill": round(2 * requests / (requests + 1), 3),
+            "tensor_latency": 0.5,
+        },
     }
 
 
-async def _start(name: str, shape: tuple[int, int], model: Path) -> Group:
+async def throughput_per_s(loads: list[Load], requests: int) -> float:
+    """Of all together, each with an equal part of the requests."""
+    began = time.perf_counter()
+    await asyncio.gather(*(load.send(requests // len(loads)) for load in loads))
+    return requests / (time.perf_counter() - began)
+
+
+async def _start(name: str, shape: tuple[int, int], model: Path, first_core: int = 0) -> Group:
     tp, pp = shape
-    devices = tuple(f"cpu:{core}" for core in range(tp * pp))
+    devices = tuple(f"cpu:{first_core + core}" for core in range(tp * pp))
     group = await start_group(GroupSpec(name=name, devices=devices, tp=tp, pp=pp), LocalLauncher())
     await group.load(ModelSpec(name="m", path=str(model), kv_bytes=64 << 20, step_tokens=TOKENS))
     return group

@@ -1,24 +1,18 @@
-"""Paged attention on one CPU core, fp32: single queries through a compiled kernel, prefill chunks through torch's SDPA.
+"""Paged attention on one CPU core, fp32, through compiled kernels.
 
-What the kernel does not take (another dtype, a head or a block that is no multiple of eight) goes to the torch twin.
+What they do not take (another dtype, a head or a block that is no multiple of eight) goes to the torch twin.
 """
 
 from __future__ import annotations
 
-import math
-import threading
-
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from serving.attention import torch_paged
-from serving.attention.cpu_copies import gather, store
-from serving.attention.cpu_kernel import BROKEN, decode
+from serving.attention.cpu_copies import store
+from serving.attention.cpu_kernel import attend
+from serving.attention.cpu_shared import BROKEN
 from serving.attention.cpu_vectors import LANES
-
-SHORT = 12  # a chunk of so few queries is faster one by one than gathered (measured)
-PIECE = 64  # queries that go to SDPA at once: it computes what the mask hides (measured: 1.6 x on 512 tokens)
 
 
 def paged_attention(
@@ -43,7 +37,7 @@ def paged_attention(
     blocks, kv_heads, block_size, head_dim = key_cache.shape
     assert starts[-1] == len(query), "addresses alone are handed over"
     assert len(starts) - 1 == len(lens) == len(tables)
-    left = decode(
+    attended = attend(
         out.data_ptr(),
         query.data_ptr(),
         4 * query.stride(0),
@@ -58,19 +52,9 @@ def paged_attention(
         lens,
         scale,
         window,
-        SHORT,
         (0,) * (head_dim // LANES),
     )
-    _check(left, "a block table and a context that the cache holds")
-    for sequence in range(len(lens)) if left else ():
-        begin, end, context = int(starts[sequence]), int(starts[sequence + 1]), int(lens[sequence])
-        if end - begin > SHORT:
-            first = max(0, context - (end - begin) - window + 1) if window else 0
-            key, value = _scratch.take((2, kv_heads, context - first, head_dim))
-            for cache, near in ((key_cache, key), (value_cache, value)):
-                gathered = gather(cache.numpy(), tables, sequence, near.numpy(), first)
-                _check(gathered, "a block table that the cache holds")
-            _prefill(query[begin:end], key, value, out[begin:end], scale, window)
+    _check(attended, "a block table and a context that the cache holds")
     return out
 
 
@@ -108,49 +92,6 @@ def _taken(rows: Tensor, key_cache: Tensor, value_cache: Tensor) -> bool:
 def _check(result: int, wanted: str) -> None:
     if result == BROKEN:
         raise IndexError(f"paged attention wants {wanted}")
-
-
-class _Scratch(threading.local):
-    """Memory that a thread keeps: new memory costs ten times what is copied there, one page fault at a time."""
-
-    held: Tensor = torch.empty(0)
-
-    def take(self, shape: tuple[int, ...]) -> Tensor:
-        size = math.prod(shape)
-        if self.held.numel() < size:
-            self.held = torch.empty(size)
-        return self.held[:size].view(shape)
-
-
-_scratch = _Scratch()
-
-
-def _prefill(query: Tensor, key: Tensor, value: Tensor, out: Tensor, scale: float, window: int) -> None:
-    """Attention of a chunk [queries, heads, head_dim], the last of the gathered positions, in pieces."""
-    queries, heads, head_dim = query.shape
-    kv_heads, positions, _ = key.shape
-    by_group = (queries, kv_heads, heads // kv_heads, head_dim)
-    query, out = query.view(by_group).permute(1, 2, 0, 3), out.view(by_group).permute(1, 2, 0, 3)
-    key, value = (each[:, None].expand(-1, by_group[2], -1, -1) for each in (key, value))
-    mask = None
-    for begin in range(0, queries, PIECE):
-        end = min(begin + PIECE, queries)
-        low = max(0, positions - queries + begin - window + 1) if window else 0
-        high = positions - queries + end
-        alone = high - low == end - begin and (window == 0 or window >= high)
-        if mask is None and not alone:
-            mask = _mask(min(PIECE, queries), positions, window)
-        piece = None if alone or mask is None else mask[begin - end :, low - high :]
-        out[:, :, begin:end] = scaled_dot_product_attention(
-            query[:, :, begin:end], key[:, :, low:high], value[:, :, low:high], piece, is_causal=alone, scale=scale
-        )
-
-
-def _mask(queries: int, positions: int, window: int) -> Tensor:
-    """What the last queries may not see of the positions up to theirs; its lower right part serves fewer of both."""
-    hidden = torch.full((queries, positions), float("-inf"))
-    mask = hidden.triu(positions - queries + 1)
-    return mask + hidden.tril_(positions - queries - window) if window else mask
 
 
 def _in_rows(tensor: Tensor) -> Tensor:

@@ -133,6 +133,24 @@ def _scale_row(_: Any, source: Any, factor: Any, target: Any, vectors: Any) -> A
     return types.void(types.int64, types.float32, types.int64, vectors), generate
 
 
+def _layer_out(width: int) -> Any:
+    """Write one head's row elsewhere in pieces of `width` floats, a stride of bytes apart."""
+
+    @intrinsic
+    def lay(_: Any, source: Any, target: Any, stride: Any, vectors: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            source, target, stride, _ = arguments
+            kind = ir.VectorType(_FLOAT, width)
+            for at in range(0, vectors.count * VECTOR_BYTES, 4 * width):
+                _store(builder, builder.load(_at(builder, source, at, kind), align=4), target, 0)
+                target = builder.add(target, stride)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64, vectors), generate
+
+    return lay
+
+
 def _prefetcher(rows: int) -> Any:
     """Ask for the lines of `rows` rows of a head from an address on."""
 
@@ -154,5 +172,6 @@ def _prefetcher(rows: int) -> Any:
 
 score_one, score_two = _scorer(1), _scorer(2)
 mix_one, mix_two, mix_one_key = _mixer(1, LANES), _mixer(2, LANES), _mixer(1, 1)
+lay_column, lay_pieces = _layer_out(1), _layer_out(2 * LANES)
 prefetch = _prefetcher(HALF)
 scale_row: Any = _scale_row

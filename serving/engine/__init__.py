@@ -1,6 +1,7 @@
 """The engine: continuous batching over a paged cache, without text and without processes."""
 
 from serving.engine.generator import Generator, make_generator
+from serving.engine.goal import TokenGoal
 from serving.engine.one_pass import PassEngine
 from serving.engine.outputs import Answered, Engine, Output, Produced, Refused
 from serving.engine.scheduler import Limits
@@ -14,5 +15,6 @@ __all__ = [
     "PassEngine",
     "Produced",
     "Refused",
+    "TokenGoal",
     "make_generator",
 ]

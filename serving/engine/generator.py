@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from placement.errors import InputError
 from serving.engine.blocks import BlockPool
+from serving.engine.goal import Expected, TokenGoal
 from serving.engine.outputs import Output, Produced, Refused
 from serving.engine.scheduler import Chunk, Lane, Limits, Scheduler
 from serving.engine.sequence import Sequence
@@ -30,10 +32,26 @@ def make_generator(
     blocks: int,
     lanes: int = 1,
     limits: Limits | None = None,
+    goal: TokenGoal | None = None,
 ) -> Generator:
     pool = BlockPool(blocks)
     scheduler = Scheduler(pool, limits or Limits(), [Lane() for _ in range(lanes)])
-    return Generator(model, vocabulary, max_positions, eos_token_ids, scheduler)
+    if goal is not None:
+        scheduler.cut = goal.most
+    return Generator(model, vocabulary, max_positions, eos_token_ids, scheduler, goal)
+
+
+class _Flying(NamedTuple):
+    lane: Lane
+    chunks: list[Chunk]
+    expected: Expected | None
+
+
+class Taken(NamedTuple):
+    """A step that has begun, by its number."""
+
+    number: int
+    chunks: list[Chunk]
 
 
 @dataclass
@@ -45,10 +63,14 @@ class Generator:
     max_positions: int
     eos_token_ids: tuple[int, ...]
     scheduler: Scheduler
+    goal: TokenGoal | None = None
+    """By which prompts are cut; without one, only the limits do."""
     _open: dict[str, list[Sequence]] = field(default_factory=dict)
-    _flying: dict[int, tuple[Lane, list[Chunk]]] = field(default_factory=dict)
+    _flying: dict[int, _Flying] = field(default_factory=dict)
     _steps: int = 0
     _turn: int = 0
+    _cancelled: int = 0
+    """Sequences that go when the step they are in returns."""
 
     def submit(self, request: str, prompt: Tokens[int], params: SamplingParams) -> None:
         """Queue a request; an InputError says what is wrong with it."""
@@ -82,27 +104,34 @@ class Generator:
     def has_work(self) -> bool:
         return any(self.scheduler.has_work(lane) for lane in self.scheduler.lanes)
 
-    def begin(self) -> GenerateStep | None:
-        """Lanes take turns; one that has nothing to run is passed over."""
+    def take(self) -> Taken | None:
+        """What `begin` would run, without the arrays that only shards need. Lanes take turns; one that has nothing to
+        run is passed over.
+        """
         lanes = self.scheduler.lanes
         for offset in range(len(lanes)):
             lane = lanes[(self._turn + offset) % len(lanes)]
-            if not self.scheduler.has_work(lane):
-                continue
-            chunks = self.scheduler.schedule(lane)
-            if chunks:
+            if self.scheduler.has_work(lane) and (chunks := self.scheduler.schedule(lane)):
                 self._turn = (self._turn + offset + 1) % len(lanes)
                 self._steps += 1
                 lane.in_flight = True
-                self._flying[self._steps] = (lane, chunks)
-                size = self.scheduler.pool.block_tokens
-                return build_generate_step(self._steps, self.model, chunks, size, self.eos_token_ids)
+                expected = None if self.goal is None else self.goal.begin(chunks)
+                self._flying[self._steps] = _Flying(lane, chunks, expected)
+                return Taken(self._steps, chunks)
         return None
+
+    def begin(self) -> GenerateStep | None:
+        taken = self.take()
+        if taken is None:
+            return None
+        size = self.scheduler.pool.block_tokens
+        return build_generate_step(taken.number, self.model, taken.chunks, size, self.eos_token_ids)
 
     def complete(self, result: Result) -> list[Output]:
         assert isinstance(result, GenerateResult)
-        lane, chunks = self._flying.pop(result.number)
+        lane, chunks, expected = self._flying.pop(result.number)
         lane.in_flight = False
+        now = 0.0 if self.goal is None else self.goal.end(lane, expected, is_last=not self._flying)
         outputs: list[Output] = []
         sampled = [chunk.sequence for chunk in chunks if chunk.samples]
         tokens, failed = result.tokens.tolist(), result.failed.tolist()
@@ -113,6 +142,8 @@ class Generator:
                 outputs += self._fail(one.request)
                 continue
             is_first = not one.output_ids
+            if is_first:
+                one.first_at = now
             finish = one.accept(tokens[row])
             logprobs = None if result.logprobs is None else result.logprobs[row]
             cached = one.cached_prompt if is_first else 0
@@ -120,8 +151,10 @@ class Generator:
             if finish is not None:
                 self.scheduler.finish(lane, one)
                 self._close(one)
-        for one in [one for one in lane.running if one.is_cancelled]:
-            self.scheduler.finish(lane, one)
+        if self._cancelled:
+            for one in [one for one in lane.running if one.is_cancelled]:
+                self.scheduler.finish(lane, one)
+                self._cancelled -= 1
         return outputs
 
     def cancel(self, request: str) -> list[Output]:
@@ -131,7 +164,9 @@ class Generator:
             lane = next((lane for lane in self.scheduler.lanes if one in lane.running), None)
             if lane is None:
                 self.scheduler.waiting.remove(one)
-            elif not lane.in_flight:
+            elif lane.in_flight:
+                self._cancelled += 1
+            else:
                 self.scheduler.finish(lane, one)
         return [Produced(request, one.index, None, "cancelled") for one in sequences]
 

@@ -6,6 +6,7 @@ Pure bookkeeping on sequences and block numbers: knows nothing of tensors, proce
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from serving.engine.blocks import BlockPool, block_keys
@@ -20,6 +21,10 @@ class Chunk:
     start: int
     count: int
     samples: bool
+
+    @property
+    def decodes(self) -> bool:
+        return self.count == 1 and self.samples and bool(self.sequence.output_ids)
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,12 @@ class Lane:
     running: list[Sequence] = field(default_factory=list)
     """In the order they were pulled."""
     in_flight: bool = False
+    ended_at: float = 0.0
+    """When its last step ended, for who looks at the time."""
+
+
+Cut = Callable[[Lane, list[Chunk], int, int], int]
+"""How many more tokens of a prompt may join a step: the lane, the step so far, how many are cached, how many could."""
 
 
 @dataclass
@@ -49,6 +60,8 @@ class Scheduler:
     lanes: list[Lane] = field(default_factory=lambda: [Lane()])
     waiting: deque[Sequence] = field(default_factory=deque)
     preemptions: int = 0
+    cut: Cut | None = None
+    """What else bounds a prompt's chunk: a goal in time."""
 
     @property
     def running(self) -> int:
@@ -61,26 +74,35 @@ class Scheduler:
         """The next step of a lane that has none in flight, with the blocks it needs; empty when nothing can run.
 
         1. Room for the next token of everybody who decodes; while there is none, the lane's youngest is preempted.
-        2. They all run; what they leave of the step's tokens goes to prefills: first those begun, then pulled ones.
+        2. They all run; what they leave of the step's tokens, and what `cut` lets in, goes to prefills: first those
+           begun, then pulled ones.
         """
         assert not lane.in_flight
         self._make_room(lane)
-        chunks = [self._chunk(one, 1) for one in lane.running if one.is_decoding]
+        chunks, begun = self._decode(lane)
         budget = self.limits.step_tokens - len(chunks)
-        for one in lane.running:
-            if budget > 0 and one.pending > 0:
-                chunks.append(self._chunk(one, min(one.pending, budget)))
-                budget -= chunks[-1].count
+        for one in begun:
+            count = self._most(lane, chunks, one.computed, min(one.pending, budget))
+            if count > 0:
+                chunks.append(self._chunk(one, count))
+            budget = 0 if one.pending else budget - count
         while budget > 0 and self._can_pull(lane):
+            done = self._known(self.waiting[0])
+            count = self._most(lane, chunks, done, min(len(self.waiting[0]) - done, budget))
+            if count == 0:
+                break
             one = self._pull(lane)
-            chunks.append(self._chunk(one, min(one.pending, budget)))
-            budget -= chunks[-1].count
+            chunks.append(self._chunk(one, count))
+            budget = 0 if one.pending else budget - count
         return chunks
 
     def finish(self, lane: Lane, one: Sequence) -> None:
         """The sequence has ended; its blocks are given back."""
         lane.running.remove(one)
         self._release(one)
+
+    def _most(self, lane: Lane, chunks: list[Chunk], done: int, most: int) -> int:
+        return most if self.cut is None or most <= 0 else self.cut(lane, chunks, done, most)
 
     def _make_room(self, lane: Lane) -> None:
         """Step 1, for those whose last block is full. Youngest first, one in the middle of its prefill before all."""
@@ -115,6 +137,10 @@ class Scheduler:
         spare = 1 if self.running else 0
         return self.pool.can_hold(found, self.pool.needed(len(one), len(found)) + spare)
 
+    def _known(self, one: Sequence) -> int:
+        """Tokens of it that are in the cache already."""
+        return len(self.pool.find(self._prefix_keys(one))) * self.pool.block_tokens
+
     def _pull(self, lane: Lane) -> Sequence:
         """All blocks of its tokens are taken at once: a prefill that has begun never waits for room."""
         one = self.waiting.popleft()
@@ -127,6 +153,20 @@ class Scheduler:
             one.cached_prompt = one.computed
         lane.running.append(one)
         return one
+
+    def _decode(self, lane: Lane) -> tuple[list[Chunk], list[Sequence]]:
+        """One token of everybody who decodes, and those still in their prefill. Most of what a step costs is here."""
+        size = self.pool.block_tokens
+        chunks, begun = [], []
+        for one in lane.running:
+            if not one.is_decoding:
+                begun.append(one)
+            elif (one.computed + 1) % size == 0:  # fills its block
+                chunks.append(self._chunk(one, 1))
+            else:
+                chunks.append(Chunk(one, one.computed, 1, samples=True))
+                one.computed += 1
+        return chunks, begun
 
     def _chunk(self, one: Sequence, count: int) -> Chunk:
         """The next tokens of a sequence. Blocks they fill can be adopted by whoever is scheduled later, even in the

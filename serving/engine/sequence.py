@@ -35,6 +35,8 @@ class Sequence:
     """`blocks` as an array, with room to grow."""
     cached_prompt: int = 0
     """Prompt tokens that were found in the cache when it first ran."""
+    first_at: float = 0.0
+    """When its first token came, for who looks at the time."""
     is_cancelled: bool = False
 
     def __len__(self) -> int:

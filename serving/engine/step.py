@@ -100,7 +100,7 @@ def build_generate_step(
     return GenerateStep(
         number=number,
         model=model,
-        tokens=np.array([token for chunk in chunks for token in _tokens(chunk)], np.int32),
+        tokens=_tokens(chunks, len(owner)),
         positions=positions,
         slots=slots,
         block_tables=tables,
@@ -147,5 +147,8 @@ def _tables(chunks: list[Chunk], width: int) -> NDArray[np.int32]:
     return tables
 
 
-def _tokens(chunk: Chunk) -> list[int]:
-    return chunk.sequence.tokens[chunk.start : chunk.start + chunk.count]
+def _tokens(chunks: list[Chunk], total: int) -> NDArray[np.int32]:
+    if total == len(chunks):
+        return np.array([chunk.sequence.tokens[chunk.start] for chunk in chunks], np.int32)
+    parts = [chunk.sequence.tokens[chunk.start : chunk.start + chunk.count] for chunk in chunks]
+    return np.array([token for part in parts for token in part], np.int32)

@@ -98,7 +98,9 @@ def stored_tensors(parameters: dict[str, Tensor], sources: dict[str, Source]) ->
     found: dict[str, Tensor] = {}
     for name, source in sources.items():
         rows = [_rows(piece) for piece in source.pieces]
-        for piece, part in zip(source.pieces, parameters[name].split(rows), strict=True):
+        parameter = parameters[name]
+        matrix = parameter if parameter.dim() < 3 else parameter.flatten(0, -2)
+        for piece, part in zip(source.pieces, matrix.split(rows), strict=True):
             found[piece.name] = part.t() if piece.transpose else part
     return found
 

@@ -12,10 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import moe.experts
+from moe import steps
+from moe.gate import Gate
+from moe.layer import ExpertLayer
+from moe.parallel.places import places_of
+from moe.parallel.replicated import OwnPlaces
+from placement.costs.transformer import TransformerConfig
 from serving.models.config import Activation, ModelConfig
 from serving.models.linear import Linear
-from serving.models.rope import Rotation, is_plain, rotate, rotation
-from serving.models.shard import Shard
+from serving.models.rope import Rotation, is_plain, make_rotation, rotate
+from serving.models.shard import Shard, expert_layer
 from serving.parallel import Alone, Collectives
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -43,27 +50,28 @@ class Decoder(nn.Module):
 
     def forward(self, inputs: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """inputs: token ids [tokens] in the first stage, else activations [tokens, hidden]; positions [tokens]."""
-        x = inputs
-        if self.shard.is_first:
-            x = self.embedding(inputs)
-            if self.config.rope is None:
-                x = x + self.positions(positions)
-        turn = self._rotation(positions)
+        x = self.embed(inputs, positions) if self.shard.is_first else inputs
+        turn = self.rotation(positions)
         for index, layer in enumerate(self.layers):
             x = layer(x, turn, index, attend)
         return x
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Where the first stage begins: [tokens, hidden]."""
+        x: Tensor = self.embedding(tokens)
+        return x + self.positions(positions) if self.config.rope is None else x
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """[rows, vocabulary] of these rows of the last stage's activations, on the first device of the stage."""
         gathered = self.tensor.gather(self.head(self.norm(hidden)))
         return None if gathered is None else gathered[:, : self.config.sizes.vocabulary].float()
 
-    def _rotation(self, positions: Tensor) -> Rotation | None:
+    def rotation(self, positions: Tensor) -> Rotation | None:
         if self.config.rope is None:
             return None
         if self.frequencies is None or self.frequencies.device != positions.device:
             self.frequencies = torch.from_numpy(self.config.rope.frequencies()).to(positions.device)
-        return rotation(self.frequencies, positions)
+        return make_rotation(self.frequencies, positions)
 
 
 class DecoderLayer(nn.Module):
@@ -76,7 +84,7 @@ class DecoderLayer(nn.Module):
         self.attention = Attention(config, shard, tensor)
         self.second_norm = make_norm(hidden, config.norm_eps, config.bias)
         self.feedforward: nn.Module = (
-            Experts(config, shard, tensor)
+            Experts(config, shard, layer, tensor)
             if config.sizes.has_experts[layer]
             else Feedforward(config, shard, config.sizes.ffn, tensor)
         )
@@ -133,41 +141,43 @@ class Feedforward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.up(x)
-        if self.is_gated:
-            gate, y = y.chunk(2, dim=-1)
-            y = activate(gate, self.activation) * y
-        else:
-            y = activate(y, self.activation)
+        y = gate(y, self.activation) if self.is_gated else steps.activate(y, self.activation)
         out: Tensor = self.down(y)
         self.tensor.all_reduce(out)
         return out
 
 
-class Experts(nn.Module):
-    """Each token goes to its top-k experts; their answers are summed by the router's weights."""
+class Experts(ExpertLayer):
+    """Each token goes to its top-k experts. This device has a slice of every expert, or, where they are placed, some
+    experts whole; the sum over devices is whole either way."""
 
-    def __init__(self, config: ModelConfig, shard: Shard, tensor: Collectives) -> None:
-        super().__init__()
+    def __init__(self, config: ModelConfig, shard: Shard, layer: int, tensor: Collectives) -> None:
         sizes = config.sizes
-        self.top_k, self.normalise = sizes.top_k, config.normalise_experts
-        self.router = Linear(sizes.hidden, sizes.experts, bias=False)
-        # The experts' partial sums are added up first, and then once over the devices.
-        self.experts = nn.ModuleList(
-            Feedforward(config, shard, sizes.expert_ffn, Alone()) for _ in range(sizes.experts)
+        held = shard.held_experts(sizes, layer)
+        ffn = sizes.expert_ffn // shard.tp if shard.experts is None else sizes.expert_ffn
+        super().__init__(
+            Linear(sizes.hidden, sizes.experts, bias=False),
+            Gate(sizes.top_k, normalise=config.normalise_experts),
+            moe.experts.Experts(len(held), sizes.hidden, ffn, sizes.gated_ffn, config.activation),
         )
+        if shard.experts is not None:
+            self.place = own_places(sizes, shard, layer)
         self.tensor = tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        shares, chosen = self.router(x).float().softmax(dim=-1).topk(self.top_k, dim=-1)
-        if self.normalise:
-            shares = shares / shares.sum(dim=-1, keepdim=True)
-        y = torch.zeros_like(x)
-        for expert in chosen.unique().tolist():
-            rows, places = (chosen == expert).nonzero(as_tuple=True)
-            part = self.experts[expert](x[rows]) * shares[rows, places, None].to(x.dtype)
-            y = y.index_add(0, rows, part)
+        y = super().forward(x)
         self.tensor.all_reduce(y)
         return y
+
+    def warm(self, x: Tensor) -> None:
+        """Compile what the first tokens will call; asks no other device."""
+        super().forward(x)
+
+
+def own_places(sizes: TransformerConfig, shard: Shard, layer: int) -> OwnPlaces:
+    """Where a device with placed experts finds those of a layer."""
+    assert shard.experts is not None
+    return OwnPlaces(places_of(shard.experts, expert_layer(sizes, layer)), shard.tp_rank)
 
 
 class Embedding(nn.Module):
@@ -212,7 +222,12 @@ def make_norm(size: int, eps: float, bias: bool) -> nn.Module:
     return nn.LayerNorm(size, eps) if bias else RmsNorm(size, eps)
 
 
-def activate(x: Tensor, activation: Activation) -> Tensor:
-    if activation == "silu":
-        return F.silu(x)
-    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+def gate(up: Tensor, activation: Activation) -> Tensor:
+    """The activation of the first half of up [tokens, 2 width] times its second half."""
+    if activation == "silu" and is_plain(up) and up.is_contiguous():
+        from serving.models.rows import gated_silu
+
+        y = up.new_empty(len(up), up.shape[1] // 2)
+        gated_silu(up.numpy(), y.numpy())
+        return y
+    return steps.gate(up, activation)

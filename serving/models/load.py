@@ -7,11 +7,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from moe.experts import Experts
 from placement.errors import InputError
 from serving.models.checkpoint import Checkpoint
 from serving.models.config import ModelConfig
 from serving.models.decoder import Decoder
 from serving.models.encoder import Encoder
+from serving.models.expert_forms import prepare_experts
 from serving.models.linear import Linear, Precision, prepare
 from serving.models.names import Source, decoder_sources, encoder_sources
 from serving.models.shard import Shard
@@ -45,13 +47,17 @@ def load_shard(
     checkpoint = Checkpoint(directory)
     sources = shard_sources(config, shard)
     for name, module in list(model.named_modules()):
-        own = [part for part, _ in module.named_parameters(recurse=False)]
-        for part in own:
-            value = checkpoint.read(sources.pop(f"{name}.{part}"), dtype).to(device)
-            setattr(module, part, nn.Parameter(value, requires_grad=False))
+        own = [(part, parameter.shape) for part, parameter in module.named_parameters(recurse=False)]
+        for part, shape in own:
+            source = sources.pop(f"{name}.{part}")
+            # A device may be without any expert of a layer.
+            value = checkpoint.read(source, dtype).view(shape) if source.pieces else torch.empty(shape, dtype=dtype)
+            setattr(module, part, nn.Parameter(value.to(device), requires_grad=False))
         if isinstance(module, Linear):
             # Which experts a token goes to is decided at full precision: the router is tiny, and a flip is not.
             _replace(model, name, prepare(module, "fp32" if name.endswith(".router") else precision))
+        elif isinstance(module, Experts):
+            _replace(model, name, prepare_experts(module, precision))
     assert not sources, f"no parameter takes {sorted(sources)}"
     return model.eval()
 

@@ -7,7 +7,7 @@ table read backwards writes a model (`checkpoint.write_checkpoint`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placement.costs.transformer import TransformerConfig
 from serving.models.config import ModelConfig
@@ -100,7 +100,7 @@ def _llama_like(config: ModelConfig, shard: Shard) -> dict[str, Source]:
         found[ours + "first_norm.weight"] = whole(f"{theirs}{names.first_norm}.weight", sizes.hidden)
         found[ours + "second_norm.weight"] = whole(f"{theirs}{names.second_norm}.weight", sizes.hidden)
         if sizes.has_experts[layer]:
-            found |= _experts(config, cut, ours + "feedforward.", theirs)
+            found |= _experts(config, shard, layer, ours + "feedforward.")
         else:
             parts = (theirs + names.gate, theirs + names.up, theirs + names.down)
             found |= cut.gated(ours + "feedforward.", parts, sizes.ffn)
@@ -111,14 +111,28 @@ def _llama_like(config: ModelConfig, shard: Shard) -> dict[str, Source]:
     return found
 
 
-def _experts(config: ModelConfig, cut: _Cut, ours: str, theirs: str) -> dict[str, Source]:
+def _experts(config: ModelConfig, shard: Shard, layer: int, ours: str) -> dict[str, Source]:
+    """The matrices of all experts that this device has, on top of each other."""
     sizes = config.sizes
-    block = theirs + ("block_sparse_moe." if config.family == "mixtral" else "mlp.")
-    found = {f"{ours}router.weight": whole(f"{block}gate.weight", sizes.experts, sizes.hidden)}
-    for expert in range(sizes.experts):
-        gate, up, down = (f"{block}experts.{expert}.{part}" for part in _EXPERT_PARTS[config.family])
-        found |= cut.gated(f"{ours}experts.{expert}.", (gate, up, down), sizes.expert_ffn)
+    held = [expert_sources(config, shard, layer, expert) for expert in shard.held_experts(sizes, layer)]
+    found = {f"{ours}router.weight": whole(f"{_expert_block(config, layer)}gate.weight", sizes.experts, sizes.hidden)}
+    for part in ("up", "down"):
+        found[f"{ours}experts.{part}"] = Source(tuple(piece for one in held for piece in one[part].pieces))
     return found
+
+
+def expert_sources(config: ModelConfig, shard: Shard, layer: int, expert: int) -> dict[str, Source]:
+    """`up`, with the gate on top, and `down` of one expert: this device's slice, or all of it where experts are
+    placed."""
+    stored = f"{_expert_block(config, layer)}experts.{expert}."
+    gate, up, down = (stored + part for part in _EXPERT_PARTS[config.family])
+    cut = _Cut(config.sizes, shard if shard.experts is None else replace(shard, tp=1, tp_rank=0, experts=None))
+    found = cut.gated("", (gate, up, down), config.sizes.expert_ffn)
+    return {part: found[f"{part}.weight"] for part in ("up", "down")}
+
+
+def _expert_block(config: ModelConfig, layer: int) -> str:
+    return _LLAMA.layer.format(layer) + ("block_sparse_moe." if config.family == "mixtral" else "mlp.")
 
 
 def _gpt2(config: ModelConfig, shard: Shard) -> dict[str, Source]:

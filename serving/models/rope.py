@@ -72,7 +72,7 @@ def rope_from(data: Mapping[str, Any], head_size: int, where: str) -> Rope:
     )
 
 
-def rotation(frequencies: Tensor, positions: Tensor) -> Rotation:
+def make_rotation(frequencies: Tensor, positions: Tensor) -> Rotation:
     angles = (positions.to(frequencies.dtype)[:, None] * frequencies)[:, None, :]
     return Rotation(angles.cos(), angles.sin())
 

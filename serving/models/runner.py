@@ -8,24 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from moe.counter import RouteCounter
 from serving.attention import choose
 from serving.engine.blocks import BLOCK_TOKENS
 from serving.engine.step import GenerateResult, GenerateStep, PassResult, PassStep, Result
 from serving.models.config import ModelConfig
-from serving.models.decoder import Attend, Decoder
+from serving.models.decoder import Attend, Decoder, Experts
 from serving.models.encoder import Encoder
 from serving.models.linear import Precision
 from serving.models.load import compute_dtype, load_shard
 from serving.models.shard import Shard
-from serving.parallel import Collectives
+from serving.parallel import Alone, Collectives
 from serving.sampling.sampler import sample
+
+if TYPE_CHECKING:
+    from serving.models.compiled_layers import CompiledLayers
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,10 @@ class Runner(Protocol):
 
     def run(self, step: Any, inputs: Tensor | None) -> Ran:
         """One step; `inputs` are the activations from the stage before, None in the first stage."""
+
+    def warm(self) -> None:
+        """Compile what the first steps will call, for this model's sizes; asks no other device, so may run at any time
+        before the first step."""
 
     def suspend(self) -> None:
         """Free the device: weights go to host memory, caches are given up."""
@@ -78,17 +86,52 @@ class GenerateRunner:
         self._cache_shape = (len(shard.layers), 2, blocks, kv_heads, BLOCK_TOKENS, sizes.head_size)
         self._dtype = dtype
         self._cache: Tensor | None = None
+        self._counters = _count_routes(model)
+        self._compiled = _compile(model, self._windows) if torch.device(device).type == "cpu" else None
         self.resume()
 
     @torch.inference_mode()
     def run(self, step: GenerateStep, inputs: Tensor | None) -> Ran:
-        tokens = inputs if inputs is not None else self._put(step.tokens)
-        hidden = self.model(tokens, self._put(step.positions), self._attend(step))
+        hidden = self._hidden(step, inputs)
         if not self.model.shard.is_last:
             return Ran(activations=hidden)
         if step.sampling is None:
             return self._result(step, None)
         return self._result(step, self.model.logits(hidden[self._put(step.rows)]))
+
+    def _hidden(self, step: GenerateStep, inputs: Tensor | None) -> Tensor:
+        tokens = inputs if inputs is not None else self._put(step.tokens)
+        positions = self._put(step.positions)
+        if self._compiled is None:
+            hidden: Tensor = self.model(tokens, positions, self._attend(step))
+            return hidden
+        assert self._cache is not None, "the model is suspended"
+        turn = self.model.rotation(positions)
+        assert turn is not None
+        x = self.model.embed(tokens, positions) if inputs is None else inputs.clone()
+        return self._compiled.run(x, turn, step, self._cache)
+
+    @torch.inference_mode()
+    def warm(self) -> None:
+        assert self._cache is not None
+        step = _first_token()
+        if self._compiled is None:
+            heads, kv_heads = self.model.config.sizes.heads // self.model.shard.tp, self._cache_shape[3]
+            qkv = torch.zeros(1, heads + 2 * kv_heads, self._cache_shape[5], dtype=self._dtype, device=self.device)
+            self._attend(step)(0, *qkv.split([heads, kv_heads, kv_heads], dim=1))
+            row = torch.zeros(1, self.model.config.sizes.hidden, dtype=self._dtype, device=self.device)
+            for layer in self.model.layers:
+                if isinstance(layer.feedforward, Experts):
+                    layer.feedforward.warm(row)
+            self.take_routes()
+            return
+        turn = self.model.rotation(self._put(step.positions))
+        assert turn is not None
+        self._compiled.run(torch.zeros(1, self.model.config.sizes.hidden), turn, step, self._cache, Alone())
+
+    def take_routes(self) -> dict[int, list[int]]:
+        """For each layer with experts, how often each one was chosen since this was last asked."""
+        return {layer: counter.take().tolist() for layer, counter in self._counters.items()}
 
     def suspend(self) -> None:
         self._cache = None
@@ -126,6 +169,28 @@ class GenerateRunner:
         return torch.from_numpy(array).to(self.device)
 
 
+def _compile(model: Decoder, windows: list[int]) -> CompiledLayers | None:
+    from serving.models.compiled_layers import compile_layers
+
+    return compile_layers(model, windows)
+
+
+def _count_routes(model: Decoder) -> dict[int, RouteCounter]:
+    """A counter for each layer with experts, by the layer's number in the model."""
+    counters = {}
+    for number, layer in zip(model.shard.layers, model.layers, strict=True):
+        if isinstance(layer.feedforward, Experts):
+            counters[number] = layer.feedforward.counter = RouteCounter(model.config.sizes.experts)
+    return counters
+
+
+def _first_token() -> GenerateStep:
+    """Of a sequence in the first block."""
+    zero, one, place = np.zeros(1, np.int32), np.ones(1, np.int32), np.zeros(1, np.int64)
+    starts = np.array([0, 1], np.int32)
+    return GenerateStep(0, "", zero, zero, place, zero[None], starts, one, place[:0], None)
+
+
 class PassRunner:
     """An encoder's shard."""
 
@@ -144,6 +209,9 @@ class PassRunner:
             return Ran()
         values = self.model.answer(hidden, torch.from_numpy(step.starts).to(self.device))
         return Ran(result=PassResult(step.number, step.model, values.float().cpu().numpy()))
+
+    def warm(self) -> None:
+        pass
 
     def suspend(self) -> None:
         self.model.to("cpu")

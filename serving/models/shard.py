@@ -5,10 +5,11 @@ Knows sizes, not weights: what is read for a part is in `names`, what computes w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from moe.expert_placement import ExpertPlacement
 from placement.costs.slicing import slice_stages
 from placement.costs.transformer import TransformerConfig
 from placement.errors import InputError
@@ -24,11 +25,15 @@ class Shard:
     stage: int
     first_layer: int
     last_layer: int
+    experts: ExpertPlacement | None = field(default=None, compare=False)
+    """Which whole experts each device of a stage holds, for all layers with experts; without it, each has a slice of
+    every expert."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.tp_rank < self.tp
         assert 0 <= self.stage < self.pp
         assert self.first_layer < self.last_layer
+        assert self.experts is None or self.experts.devices == self.tp
 
     @property
     def is_first(self) -> bool:
@@ -41,6 +46,12 @@ class Shard:
     @property
     def layers(self) -> range:
         return range(self.first_layer, self.last_layer)
+
+    def held_experts(self, sizes: TransformerConfig, layer: int) -> list[int]:
+        """The experts of a layer that this device has, whole or a slice of each, in the order of its slots."""
+        if self.experts is None:
+            return list(range(sizes.experts))
+        return self.experts.lists()[expert_layer(sizes, layer)][self.tp_rank]
 
     def share(self, size: int) -> tuple[int, int]:
         """The range of `size` equal things that is this device's; the last devices may have fewer, even none."""
@@ -56,14 +67,32 @@ class Shard:
         return head, head + 1
 
 
-def make_shard(sizes: TransformerConfig, tp: int, pp: int, rank: int) -> Shard:
+def expert_layer(sizes: TransformerConfig, layer: int) -> int:
+    """The number of a layer among those with experts: what placements and loads count by."""
+    return int(np.count_nonzero(sizes.has_experts[:layer]))
+
+
+def make_shard(sizes: TransformerConfig, tp: int, pp: int, rank: int, experts: ExpertPlacement | None = None) -> Shard:
     """The part of device `rank` (stage x tp + place in the stage) of a group; an InputError says why not."""
-    reason = sizes.why_not(tp, pp)
+    reason = sizes.why_not(tp, pp) or (None if experts is None else _why_not_placed(sizes, tp, experts))
     if reason is not None:
         raise InputError(f"shape ({tp}, {pp}): {reason}")
     boundaries = stage_boundaries(sizes, tp, pp)
     stage, tp_rank = divmod(rank, tp)
-    return Shard(tp, pp, tp_rank, stage, boundaries[stage], boundaries[stage + 1])
+    return Shard(tp, pp, tp_rank, stage, boundaries[stage], boundaries[stage + 1], experts)
+
+
+def _why_not_placed(sizes: TransformerConfig, tp: int, experts: ExpertPlacement) -> str | None:
+    """Why this placement of experts is not one for the model on so many devices."""
+    layers = int(np.count_nonzero(sizes.has_experts))
+    for found, wanted, what in (
+        (experts.devices, tp, "devices"),
+        (experts.layers, layers, "layers with experts"),
+        (experts.experts, sizes.experts, "experts"),
+    ):
+        if found != wanted:
+            return f"experts are placed for {found} {what}, where there are {wanted}"
+    return None
 
 
 def stage_boundaries(sizes: TransformerConfig, tp: int, pp: int) -> list[int]:

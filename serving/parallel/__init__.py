@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from serving.parallel.base import Alone, Channel, Collectives, PeerLost
+from serving.parallel.base import Alone, Channel, Collectives, PeerLost, Received
 from serving.parallel.layout import Layout
 
-__all__ = ["Alone", "Backend", "Channel", "Collectives", "Layout", "Parallel", "PeerLost", "connect"]
+__all__ = ["Alone", "Backend", "Channel", "Collectives", "Layout", "Parallel", "PeerLost", "Received", "connect"]
 
 Backend = Literal["shared", "gloo", "nccl"]
 CONNECT_S = 60.0

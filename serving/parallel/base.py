@@ -6,7 +6,8 @@ it raises PeerLost, or it raises an error about its arguments; it never hangs on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,9 +17,17 @@ class PeerLost(RuntimeError):  # noqa: N818  (it says what happened)
     """A peer is gone, or was given up by abort(); what connected the group is of no more use."""
 
 
+class Received(NamedTuple):
+    """What came in an all-to-all: the rows of all ranks, in the order of ranks, and how many each one sent."""
+
+    rows: Tensor
+    counts: list[int]
+
+
 class Collectives(Protocol):
     """What the tp devices of one stage do together: all call the same operations, in the same order, each with a
-    tensor of the same shape and dtype. One thread calls them; `abort` may come from another."""
+    tensor of the same shape and dtype (in all_to_all each with rows of its own number). One thread calls them; `abort`
+    may come from another."""
 
     rank: int
     size: int
@@ -31,6 +40,9 @@ class Collectives(Protocol):
 
     def gather(self, tensor: Tensor) -> Tensor | None:
         """The same for rank 0 alone; the other ranks get None."""
+
+    def all_to_all(self, rows: Tensor, counts: Sequence[int]) -> Received:
+        """Send the first counts[0] of the rows [n, ...] to rank 0, the next counts[1] to rank 1 and so on."""
 
     def abort(self, reason: str) -> None:
         """Let every call that waits, and every later one, raise PeerLost(reason)."""
@@ -77,6 +89,10 @@ class Alone:
     def gather(self, tensor: Tensor) -> Tensor | None:
         self._check()
         return tensor
+
+    def all_to_all(self, rows: Tensor, counts: Sequence[int]) -> Received:
+        self._check()
+        return Received(rows, list(counts))
 
     def abort(self, reason: str) -> None:
         self._reason = reason

@@ -11,6 +11,7 @@ import ctypes
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from serving.parallel.base import PeerLost
+from serving.parallel.base import PeerLost, Received
 from serving.parallel.header import WORDS, describe, dtype_and_shape
 
 STEP_S = 120.0
@@ -33,6 +34,7 @@ _DISTRIBUTED: Any = torch.distributed.distributed_c10d
 _OPTIONS: dict[str, Any] = {
     "allgather": _DISTRIBUTED.AllgatherOptions,
     "allreduce": _DISTRIBUTED.AllreduceOptions,
+    "alltoall_base": _DISTRIBUTED.AllToAllOptions,
     "broadcast": _DISTRIBUTED.BroadcastOptions,
     "gather": _DISTRIBUTED.GatherOptions,
 }
@@ -120,6 +122,17 @@ class DistributedCollectives:
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(wanted)]
         self._link.finish(self._link.start("gather", [parts] if parts else [], [tensor.contiguous()]), STEP_S)
         return torch.cat(parts, -1) if parts else None
+
+    def all_to_all(self, rows: Tensor, counts: Sequence[int]) -> Received:
+        """The counts go ahead, since nobody knows what comes."""
+        assert sum(counts) == len(rows)
+        each = self.all_gather(torch.tensor(counts, device=self._link.device)).view(self.size, self.size)
+        mine = [int(count) for count in each[:, self.rank].tolist()]
+        received = rows.new_empty((sum(mine), *rows.shape[1:]))
+        if int(each.sum()) > 0:
+            splits = [received, rows.contiguous(), mine, list(counts)]
+            self._link.finish(self._link.start("alltoall_base", *splits), STEP_S)
+        return Received(received, mine)
 
     def abort(self, reason: str) -> None:
         self._link.abort(reason)

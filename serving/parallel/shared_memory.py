@@ -11,14 +11,16 @@ import math
 import os
 import select
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from serving.parallel import summing
-from serving.parallel.base import PeerLost
+from serving.parallel.base import PeerLost, Received
 from serving.parallel.header import DTYPES
 from serving.parallel.region import LINE, Region
 
@@ -31,7 +33,7 @@ SPINS_CROWDED = 400
 NAP_NS = 2_000_000
 """How often who sleeps looks for abort() and for peers that are gone."""
 _PAGE = 4096
-_REDUCE, _GATHER = 1, 2
+_REDUCE, _GATHER, _COUNTS, _SCATTER = 1, 2, 3, 4
 
 
 def collectives_bytes(size: int, slot_bytes: int = SLOT_BYTES) -> int:
@@ -79,6 +81,32 @@ class SharedCollectives:
     def gather(self, tensor: Tensor) -> Tensor | None:
         return self._side_by_side(tensor, wanted=self.rank == 0)
 
+    def all_to_all(self, rows: Tensor, counts: Sequence[int]) -> Received:
+        """All learn all counts first; then a slot has a window for each other rank, filled as often as needed."""
+        self._check(rows)
+        assert len(counts) == self.size
+        assert sum(counts) == len(rows)
+        each = self._all_counts(counts)
+        mine = [int(count) for count in each[:, self.rank]]
+        row_bytes = math.prod(rows.shape[1:]) * rows.itemsize
+        received = rows.new_empty((sum(mine), *rows.shape[1:]))
+        source, target = _bytes(rows), _bytes(received)
+        outgoing, incoming = _spans(counts, row_bytes), _spans(mine, row_bytes)
+        target[incoming[self.rank]] = source[outgoing[self.rank]]
+        window = self._slot_bytes // self.size
+        largest = int(np.where(np.eye(self.size, dtype=bool), 0, each).max()) * row_bytes
+        mark = _SCATTER + 16 * DTYPES.index(rows.dtype) + 256 * row_bytes
+        for begin in range(0, largest, window):
+            slots = self._open_slots()
+            for peer, (first, last) in enumerate(_pieces(outgoing, begin, window)):
+                if peer != self.rank and first < last:
+                    slots[self.rank][peer * window : peer * window + last - first] = source[first:last]
+            self._take_step(mark)
+            for peer, (first, last) in enumerate(_pieces(incoming, begin, window)):
+                if peer != self.rank and first < last:
+                    target[first:last] = slots[peer][self.rank * window : self.rank * window + last - first]
+        return Received(received, mine)
+
     def abort(self, reason: str) -> None:
         """The other ranks find that this one gave up, too."""
         self._reason = self._reason or reason
@@ -124,14 +152,30 @@ class SharedCollectives:
                     target[across, rank, along] = slot.view(piece.shape)
         return None if target is None else target.view(*tensor.shape[:-1], self.size * columns)
 
+    def _all_counts(self, counts: Sequence[int]) -> NDArray[np.int64]:
+        """[from, to] of all ranks."""
+        slots = self._exchange(torch.tensor(counts), _COUNTS)
+        return torch.stack(slots).numpy()
+
+    def _open_slots(self) -> list[Tensor]:
+        """The slots of all ranks for the next step, as bytes."""
+        whole = torch.empty(self._slot_bytes, dtype=torch.uint8, device="meta")
+        return [self._slot(rank, self._next_step(), whole) for rank in range(self.size)]
+
     def _exchange(self, piece: Tensor, mark: int) -> list[Tensor]:
         """Bring a piece of at most a slot; gives the pieces of all ranks, flat, valid until the next exchange."""
-        step = 1 + int(self._region.words[(1 + self.rank) * LINE // 8])
+        step = self._next_step()
         slots = [self._slot(rank, step, piece) for rank in range(self.size)]
         slots[self.rank].view(piece.shape).copy_(piece)
+        self._take_step(mark)
+        return slots
+
+    def _next_step(self) -> int:
+        return 1 + int(self._region.words[(1 + self.rank) * LINE // 8])
+
+    def _take_step(self, mark: int) -> None:
         board, spins, polls = self._region.address, self._spins, self._polls_address
         self._judge(summing.take_step(board, self.rank, self.size, mark, spins, polls))
-        return slots
 
     def _slot(self, rank: int, step: int, like: Tensor) -> Tensor:
         offset = self._board_bytes + (2 * rank + step % 2) * self._slot_bytes
@@ -172,3 +216,19 @@ def _blocks(rows: int, columns: int, most: int) -> Iterator[tuple[slice, slice]]
     for top in range(0, rows, high):
         for left in range(0, columns, most):
             yield slice(top, min(top + high, rows)), slice(left, min(left + most, columns))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def _spans(counts: Sequence[int], row_bytes: int) -> list[slice]:
+    """Which bytes each count of rows takes."""
+    ends = [end * row_bytes for end in accumulate(counts, initial=0)]
+    return [slice(begin, end) for begin, end in pairwise(ends)]
+
+
+def _pieces(spans: list[slice], begin: int, length: int) -> Iterator[tuple[int, int]]:
+    """Of each span what lies in so many bytes from its `begin`th."""
+    for span in spans:
+        yield min(span.start + begin, span.stop), min(span.start + begin + length, span.stop)

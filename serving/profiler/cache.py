@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from placement.cache import cache_folder
 from placement.errors import InputError
 from placement.files import read_document, write_json
 from serving.profiler.results import MeasuredModel
@@ -18,8 +18,7 @@ METHOD = 1
 
 
 def default_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "penstock" / "profiles"
+    return cache_folder("profiles")
 
 
 def model_digest(directory: Path, **how: Any) -> str:

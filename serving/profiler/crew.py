@@ -55,7 +55,8 @@ class Measuring:
         self.check()
         self._answer = asyncio.get_running_loop().create_future()
         self.link.send(order)
-        report = await asyncio.wait_for(self._answer, ORDER_S)
+        async with asyncio.timeout(ORDER_S):
+            report = await self._answer
         if isinstance(report, Failed):
             raise InputError(report.reason) if report.is_input else MeasuringFailed(report.reason)
         return report

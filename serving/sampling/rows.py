@@ -88,15 +88,16 @@ def build_rows(sequences: Sequence[Sampleable], eos_token_ids: Sequence[int]) ->
         uniform=uniforms(seeds, produced),
         logprobs=np.array([NO_LOGPROBS if p.logprobs is None else p.logprobs for p in params], np.int64),
         edits=tuple(
-            _edits(row, sequence, eos_token_ids) for row, sequence in enumerate(sequences) if _is_edited(sequence)
+            [_edits(row, sequence, eos_token_ids) for row, sequence in enumerate(sequences) if _is_edited(sequence)]
         ),
     )
 
 
 def _is_edited(sequence: Sampleable) -> bool:
     p = sequence.params
-    penalised = p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0
-    return penalised or bool(p.logit_bias) or len(sequence.output_ids) < p.min_tokens
+    if p.repetition_penalty != 1 or p.presence_penalty != 0 or p.frequency_penalty != 0 or p.logit_bias:
+        return True
+    return p.min_tokens > 0 and len(sequence.output_ids) < p.min_tokens
 
 
 def _edits(row: int, sequence: Sampleable, eos_token_ids: Sequence[int]) -> LogitEdits:

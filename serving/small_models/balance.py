@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moe.balance_loss import balance_loss
 from serving.models.decoder import Decoder, Experts
 from serving.small_models.attend import causal
 
@@ -27,21 +27,18 @@ class RouterWatch:
         self._scores[layer] = scores
 
     def balance_loss(self) -> Tensor:
-        """Experts x sum of (share of choices x mean probability), mean over layers: 1 when even (Switch, eq. 4)."""
-        return torch.stack([self._layer_loss(scores) for scores in self._scores.values()]).mean()
+        """The mean over layers."""
+        return torch.stack([balance_loss(scores, self._choices(scores)) for scores in self._scores.values()]).mean()
 
     def counts(self) -> Tensor:
         """[layers, experts]: how often each was chosen."""
-        return torch.stack([self._chosen(scores).sum(dim=0) for scores in self._scores.values()])
+        return torch.stack(
+            [self._choices(scores).flatten().bincount(minlength=scores.shape[1]) for scores in self._scores.values()]
+        ).float()
 
-    def _layer_loss(self, scores: Tensor) -> Tensor:
-        shares = self._chosen(scores).mean(dim=0) / self.top_k
-        return scores.shape[1] * (shares * scores.softmax(dim=-1).mean(dim=0)).sum()
-
-    def _chosen(self, scores: Tensor) -> Tensor:
-        """[tokens, experts], 1 where an expert is among a token's top k."""
-        chosen = scores.detach().topk(self.top_k, dim=-1).indices
-        return F.one_hot(chosen, scores.shape[1]).sum(dim=1).float()
+    def _choices(self, scores: Tensor) -> Tensor:
+        """[tokens, top_k]"""
+        return scores.detach().topk(self.top_k, dim=-1).indices
 
 
 @contextmanager

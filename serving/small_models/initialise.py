@@ -10,16 +10,19 @@ from torch import Tensor, nn
 from serving.models.decoder import Decoder, RmsNorm
 from serving.models.encoder import Encoder
 
-SPREAD = 0.02
-_RESIDUAL = ("attention.output.weight", "down.weight")
+_RESIDUAL = ("attention.output.weight", "down.weight", "experts.down")
 """What is added to the stream; scaled by the root of how often that happens, so that depth does not swell it."""
 
 
 def initialise(model: Decoder | Encoder, generator: torch.Generator) -> None:
-    """Norms start as the identity, biases at zero, all else normal. A tied head becomes the embedding itself."""
+    """Norms start as the identity, biases at zero, all else normal, so that a matrix keeps the size of what it maps.
+
+    A tied head becomes the embedding itself.
+    """
     if isinstance(model, Decoder) and model.config.sizes.tied_embeddings:
         model.head.weight = model.embedding.weight
-    scale = SPREAD / math.sqrt(2 * len(model.layers))
+    spread = 1 / math.sqrt(model.config.sizes.hidden)
+    scale = spread / math.sqrt(2 * len(model.layers))
     norms = {id(part) for module in model.modules() for part in _norm_weights(module)}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -28,7 +31,7 @@ def initialise(model: Decoder | Encoder, generator: torch.Generator) -> None:
             elif parameter.dim() == 1:
                 parameter.zero_()
             else:
-                parameter.normal_(0.0, scale if name.endswith(_RESIDUAL) else SPREAD, generator=generator)
+                parameter.normal_(0.0, scale if name.endswith(_RESIDUAL) else spread, generator=generator)
 
 
 def _norm_weights(module: nn.Module) -> list[Tensor]:

@@ -9,9 +9,15 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+WEIGHT_DECAY = 0.1
+TABLE_SPEED = 8.0
+"""Learning rate of the tables of tokens, times that of the rest."""
+_TABLES = ("embedding", "head")
 
 OnStep = Callable[[int, int, float], None]
 """(steps done, steps in all, loss of the last)"""
@@ -38,18 +44,14 @@ def train(
     loss_of: Callable[[int], Tensor],
     schedule: Schedule,
     on_step: OnStep = lambda done, steps, loss: None,
-    weight_decay: float = 0.1,
 ) -> list[float]:
     """Make the schedule's steps, each on `loss_of(step)`; the losses, in order."""
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=schedule.peak, betas=(0.9, 0.99), fused=True)
+    optimizer = torch.optim.AdamW(_groups(model), lr=schedule.peak, betas=(0.9, 0.99), fused=True)
     model.train()
     losses = []
     for step in range(schedule.steps):
         for group in optimizer.param_groups:
-            group["lr"] = schedule.rate(step)
+            group["lr"] = schedule.rate(step) * group["speed"]
         loss = loss_of(step)
         optimizer.zero_grad()
         loss.backward()
@@ -59,6 +61,18 @@ def train(
         on_step(step + 1, schedule.steps, losses[-1])
     model.eval()
     return losses
+
+
+def _groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Rows of a table of tokens are rarely asked, so they learn faster; only matrices decay."""
+    named = dict(model.named_parameters())
+    tables = {name for name in named if name.split(".")[0] in _TABLES}
+    matrices = {name for name, parameter in named.items() if parameter.dim() > 1} - tables
+    kinds = ((tables, TABLE_SPEED, 0.0), (matrices, 1.0, WEIGHT_DECAY), (named.keys() - tables - matrices, 1.0, 0.0))
+    return [
+        {"params": [named[name] for name in sorted(names)], "speed": speed, "weight_decay": decay}
+        for names, speed, decay in kinds
+    ]
 
 
 @contextmanager

@@ -51,10 +51,15 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The text's token ids; special tokens (such as bos) as tokenizer.json adds them."""
+        return self.encode_all([text], add_special_tokens)[0]
+
+    def encode_all(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """Of several texts. Other threads run meanwhile, which the backend's call for a single text does not allow."""
         try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            found = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         except TypeError as error:
             raise InputError("the text is not valid Unicode: it holds half of a surrogate pair") from error
+        return [one.ids for one in found]
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)

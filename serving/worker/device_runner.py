@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from moe.expert_placement import ExpertPlacement
 from placement.errors import InputError
 from serving.engine.step import Step
 from serving.models import ModelConfig, make_shard, read_config
-from serving.models.runner import Ran, Runner, make_runner
+from serving.models.runner import GenerateRunner, Ran, Runner, make_runner
 from serving.parallel import Parallel
 from serving.worker.document import WorkerDocument
 from serving.worker.messages import ModelSpec
 
 if TYPE_CHECKING:
+    from serving.models.expert_move import ExpertMove
     from serving.models.linear import Precision
 
 
@@ -28,12 +30,16 @@ class DeviceRunner:
 
     def __post_init__(self) -> None:
         self._runners: dict[str, Runner] = {}
+        self._specs: dict[str, ModelSpec] = {}
+        self._moves: dict[str, ExpertMove] = {}
 
     def load(self, spec: ModelSpec, blocks: int) -> None:
+        """May run beside `run` on a thread of its own: a model is there once it is whole."""
         config = read_config(Path(spec.path))
         layout = self.document.layout
-        shard = make_shard(config.sizes, layout.tp, layout.pp, layout.rank)
-        self._runners[spec.name] = make_runner(
+        experts = None if spec.experts is None else ExpertPlacement.of_lists(spec.experts)
+        shard = make_shard(config.sizes, layout.tp, layout.pp, layout.rank, experts)
+        runner = make_runner(
             Path(spec.path),
             config,
             shard,
@@ -42,9 +48,37 @@ class DeviceRunner:
             device=self.document.torch_device,
             precision=check_precision(spec.precision),
         )
+        runner.warm()
+        self._runners[spec.name] = runner
+        self._specs[spec.name] = spec
 
     def unload(self, model: str) -> None:
         self._runners.pop(model, None)
+        self._moves.pop(model, None)
+
+    def prepare_experts(self, model: str, experts: list[list[list[int]]]) -> dict[str, Any]:
+        """Read the experts that this device lacks; like `load`, beside `run`. What they are, for all to compare."""
+        from serving.models.expert_move import ExpertMove
+
+        runner, spec = self._runners.get(model), self._specs.get(model)
+        if not isinstance(runner, GenerateRunner) or spec is None:
+            raise InputError(f"model {model!r} has no experts")
+        precision = check_precision(spec.precision)
+        move = ExpertMove(runner.model, Path(spec.path), precision, ExpertPlacement.of_lists(experts))
+        self._moves[model] = move
+        return {"read": move.read, "digests": [[*place, digest] for place, digest in move.digests.items()]}
+
+    def take_routes(self, model: str) -> dict[str, Any]:
+        """Counts of this device's layers with experts, by layer; all devices of a stage have the same."""
+        runner = self._runners.get(model)
+        counts = runner.take_routes() if isinstance(runner, GenerateRunner) else {}
+        return {"counts": [[layer, each] for layer, each in counts.items()]}
+
+    def switch_experts(self, model: str, go: bool) -> None:
+        """Between two steps: use what was prepared, or forget it."""
+        move = self._moves.pop(model, None)
+        if go and move is not None:
+            move.switch()
 
     def suspend(self, model: str) -> None:
         self._runners[model].suspend()

@@ -19,8 +19,8 @@ from placement.errors import InputError
 from placement.profile import Shape
 from serving.engine import Generator
 from serving.engine.blocks import BLOCK_TOKENS
+from serving.worker.book import Book, Held
 from serving.worker.document import WorkerDocument
-from serving.worker.emulated_book import Book, Held
 from serving.worker.emulated_clocks import EARLY_S, Alarms, StageClocks
 from serving.worker.emulated_engine import Work, make_engine
 from serving.worker.emulated_model import EmulatedModel
@@ -37,10 +37,12 @@ from serving.worker.messages import (
     Infer,
     Load,
     Order,
+    PlaceExperts,
     Report,
     Resume,
     Stop,
     Suspend,
+    TakeRoutes,
     Unload,
 )
 from serving.worker.settings import LinkSettings
@@ -67,10 +69,17 @@ class EmulatedGroup:
         self._kind, self._span = kind, span
         self._clocks = StageClocks(document.pp)
         self._alarms = Alarms(self._fail)
-        self._book = Book(document.group, self._report)
-        self._changes: deque[Load | Unload | Suspend | Resume] = deque()
-        """Orders about models, carried out one after the other; no step begins before they are."""
+        self._book: Book[Work] = Book(document.group, self._report)
+        self._resume_s: dict[str, float] = {}
+        self._changes: deque[Unload | Suspend | Resume] = deque()
+        """Orders about models that are there, carried out one after the other; no step begins before they are."""
+        self._loader_free = 0.0
+        """When all models that are being read have been; steps go on meanwhile."""
         self._in_flight = 0
+        self._has_come = False
+        """Whether orders were read since a step was last looked for."""
+        self._now = 0.0
+        """When what is being done is due: the loop may be late."""
         self._pids: dict[int, int] = {}
         self._listener: Listener[Report, Order] | None = None
         self._link: Link[Report, Order] | None = None
@@ -155,12 +164,23 @@ class EmulatedGroup:
                 self._book.cancel(request)
             case Drain(id):
                 self._book.drain(id)
-            case Load() | Unload() | Suspend() | Resume():
+            case Load():
+                self._load(order)
+            case Unload() | Suspend() | Resume():
                 self._changes.append(order)
                 self._change()
+            case PlaceExperts(id) | TakeRoutes(id):
+                self._report(Done(id, "an emulated group has no experts"))
             case Stop():
                 self._end(code=0, why="it was told to stop")
-        self._pump(time.monotonic())
+        if not self._has_come:
+            self._has_come = True
+            asyncio.get_running_loop().call_soon(self._begin, time.monotonic())
+
+    def _begin(self, due: float) -> None:
+        """All that came together has been read, so that a batch is one."""
+        self._has_come = False
+        self._pump(due)
 
     def _change(self) -> None:
         """Carry out orders about models; a model that goes lets the steps in flight end first."""
@@ -184,11 +204,9 @@ class EmulatedGroup:
     def _answer(self, done: Done, due: float) -> None:
         self._report(done)
 
-    def _carry_out(self, order: Load | Unload | Suspend | Resume) -> tuple[Done, float]:
+    def _carry_out(self, order: Unload | Suspend | Resume) -> tuple[Done, float]:
         """The answer, and how long it takes."""
         match order:
-            case Load():
-                return self._load(order)
             case Unload(id, model):
                 self._book.clear(model, "unloaded")
                 self._book.remove(model)
@@ -198,25 +216,34 @@ class EmulatedGroup:
                 held.is_suspended = True
                 if isinstance(held.engine, Generator):
                     held.engine.forget_cache()
-                return Done(id), held.resume_s
+                return Done(id), self._resume_s[model]
             case Resume(id, model):
                 held = self._book.held(model)
                 was_suspended, held.is_suspended = held.is_suspended, False
-                return Done(id), held.resume_s if was_suspended else 0.0
+                return Done(id), self._resume_s[model] if was_suspended else 0.0
 
-    def _load(self, order: Load) -> tuple[Done, float]:
+    def _load(self, order: Load) -> None:
         spec, document = order.model, self._document
-        self._book.check_new(spec.name)
-        model = self._find_model(spec.path)
         try:
-            entry = model.costs(Shape(document.tp, document.pp), self._kind, self._span)
-            times = make_engine(model, entry, spec)
+            model = self._find_model(spec.path)
+            try:
+                entry = model.costs(Shape(document.tp, document.pp), self._kind, self._span)
+                times = make_engine(model, entry, spec, lambda: self._now)
+            except InputError as error:
+                raise InputError(f"emulated model {spec.name!r}: {error}") from error
+            self._book.expect(spec.name)
         except InputError as error:
-            raise InputError(f"emulated model {spec.name!r}: {error}") from error
-        self._book.add(spec.name, Held(times, model.resume_s))
-        engine = times.engine
-        blocks = engine.scheduler.pool.blocks if isinstance(engine, Generator) else 0
-        return Done(order.id, "", {"blocks": blocks, "block_tokens": BLOCK_TOKENS, "emulated": True}), model.load_s
+            self._report(Done(order.id, str(error)))
+            return
+        self._resume_s[spec.name] = model.resume_s
+        self._loader_free = max(time.monotonic(), self._loader_free) + model.load_s
+        loaded = partial(self._end_load, order, Held(times.engine, times.take))
+        self._alarms.at(self._loader_free, loaded) if model.load_s else loaded(0.0)
+
+    def _end_load(self, order: Load, held: Held[Work], due: float) -> None:
+        self._book.add(order.model.name, held)
+        blocks = held.engine.scheduler.pool.blocks if isinstance(held.engine, Generator) else 0
+        self._report(Done(order.id, "", {"blocks": blocks, "block_tokens": BLOCK_TOKENS, "emulated": True}))
 
     # Steps
 
@@ -228,12 +255,13 @@ class EmulatedGroup:
         now = time.monotonic()
         if self.is_over or self._changes or self._clocks.free[0] > now + EARLY_S:
             return
+        start = self._now = max(due, now - CATCH_UP_S)
         work = self._book.take()
         if work is None:
             return
-        start = max(due, now - CATCH_UP_S)
         for stage_s in work.stage_s:
             end = self._clocks.enter(start, [seconds * self._document.pace for seconds in stage_s])
+            self._book.count_busy(work.result.model, stage_s[0] * self._document.pace)
         self._in_flight += 1
         self._alarms.at(end, partial(self._complete, work))
         if self._document.pp > 1:
@@ -241,6 +269,7 @@ class EmulatedGroup:
 
     def _complete(self, work: Work, due: float) -> None:
         self._in_flight -= 1
+        self._now = due
         self._book.complete(work.result)
         if self._changes and not self._in_flight:
             self._change()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placement.profile import ShapeProfile
-from serving.engine import Generator, PassEngine
-from serving.engine.blocks import BlockPool
-from serving.engine.scheduler import Chunk, Lane, Limits, Scheduler
+from serving.engine import Generator, PassEngine, TokenGoal, make_generator
+from serving.engine.goal import step_load
+from serving.engine.scheduler import Limits
 from serving.engine.sequence import Sequence
 from serving.engine.step import GenerateResult, PassResult, PassStep, Result
 from serving.sampling import TokenLogprobs, uniforms
@@ -47,43 +47,36 @@ class EmulatedEngine(Protocol):
         """The next step, to be begun at once; None when nothing can run now."""
 
 
-def make_engine(model: EmulatedModel, entry: ShapeProfile, spec: ModelSpec) -> EmulatedEngine:
+def make_engine(
+    model: EmulatedModel, entry: ShapeProfile, spec: ModelSpec, clock: Callable[[], float]
+) -> EmulatedEngine:
+    """`clock` tells when the step that begins does so, and when the one that ends does."""
     limits = Limits(spec.step_tokens, spec.max_sequences)
     if not model.generates:
         engine = PassEngine(spec.name, model.vocabulary, model.max_positions, model.width, entry.pp, limits)
         return PassTimes(engine, entry)
-    pool = BlockPool(cache_blocks(entry, spec.kv_bytes))
-    scheduler = Scheduler(pool, limits, [Lane() for _ in range(entry.pp)])
-    return GenerateTimes(
-        TakingGenerator(spec.name, model.vocabulary, model.max_positions, model.eos_token_ids, scheduler), entry
+    assert entry.generation is not None
+    goal = None if spec.tpot_s is None else TokenGoal(spec.tpot_s, entry.generation.stages, clock)
+    generator = make_generator(
+        spec.name,
+        vocabulary=model.vocabulary,
+        max_positions=model.max_positions,
+        eos_token_ids=model.eos_token_ids,
+        blocks=cache_blocks(entry, spec.kv_bytes),
+        lanes=entry.pp,
+        limits=limits,
+        goal=goal,
     )
-
-
-class TakingGenerator(Generator):
-    """A Generator that also tells its next step as chunks: the arrays of a step, which only shards need, are nine
-    tenths of an idle engine's time.
-    """
-
-    def take(self) -> tuple[int, list[Chunk]] | None:
-        """What `begin` would run, by its number."""
-        lanes = self.scheduler.lanes
-        for offset in range(len(lanes)):
-            lane = lanes[(self._turn + offset) % len(lanes)]
-            if self.scheduler.has_work(lane) and (chunks := self.scheduler.schedule(lane)):
-                self._turn = (self._turn + offset + 1) % len(lanes)
-                self._steps += 1
-                lane.in_flight = True
-                self._flying[self._steps] = (lane, chunks)
-                return self._steps, chunks
-        return None
+    return GenerateTimes(generator, entry)
 
 
 class GenerateTimes:
-    """Steps of a generating model take what its profile's StepCost says."""
+    """Steps of a generating model take what its profile's StepCost says. The arrays of a step, nine tenths of an idle
+    engine's time, are never made."""
 
-    def __init__(self, engine: TakingGenerator, entry: ShapeProfile) -> None:
+    def __init__(self, engine: Generator, entry: ShapeProfile) -> None:
         assert entry.generation is not None
-        self.engine: TakingGenerator = engine
+        self.engine = engine
         self._costs = entry.generation.stages
 
     def take(self) -> Work | None:
@@ -127,21 +120,6 @@ class PassTimes:
         ends = zip(step.starts[:-1].tolist(), step.starts[1:].tolist(), strict=True)
         seeds = np.array([_text_seed(step.tokens[start:stop]) for start, stop in ends], np.int64)
         return PassResult(step.number, step.model, unit_vectors(seeds, self.engine.width))
-
-
-def step_load(chunks: Iterable[Chunk]) -> tuple[int, int, int, int]:
-    """P prefill tokens, S decoding sequences, C = sum over prefill chunks of tokens x tokens already cached, K cached
-    tokens of the decoding sequences: what StepCost asks for.
-    """
-    prefill = sequences = context = cached = 0
-    for chunk in chunks:
-        if chunk.count == 1 and chunk.samples and chunk.sequence.output_ids:
-            sequences += 1
-            cached += chunk.start
-        else:
-            prefill += chunk.count
-            context += chunk.count * chunk.start
-    return prefill, sequences, context, cached
 
 
 def split_batch(inputs: int, sizes: list[int]) -> list[int]:

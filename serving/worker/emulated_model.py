@@ -28,9 +28,9 @@ class EmulatedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     width: Annotated[int, Meta(ge=0, le=10**6)] = 0
     """Numbers of a one-pass answer; 0 for a model that generates."""
     load_s: Seconds = Seconds(0)
-    """How long the group is busy with loading it."""
+    """How long reading it takes; steps of other models go on meanwhile."""
     resume_s: Seconds = Seconds(0)
-    """The same for suspending it, and for resuming it."""
+    """How long the group is busy with suspending it, and with resuming it."""
 
     @property
     def generates(self) -> bool:

@@ -15,6 +15,9 @@ from serving.worker.mail import Mail
 from serving.worker.messages import Broken, Command, Ended, Hello, Joined, Order, Reply, Report
 from serving.worker.settings import LinkSettings
 
+CONTROLLER_LIFE_S = 30.0
+"""A controller that dies on this machine closes its link at once; a busy one must not cost a group its life."""
+
 
 @dataclass(frozen=True)
 class FromController:
@@ -76,7 +79,7 @@ class Front:
             lambda _, message: self.mail.inbox.put(FromController(message)),
             self._lose_controller,
             secret=self._secret,
-            settings=self._settings,
+            settings=LinkSettings(life_s=max(CONTROLLER_LIFE_S, document.life_s), ping_s=document.life_s / 4),
         )
         self._listeners.append(control)
         if document.layout.devices > 1:

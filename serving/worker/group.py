@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,19 @@ from serving.worker.messages import (
     ModelState,
     Order,
     Outputs,
+    PlaceExperts,
     Report,
     Resume,
     Stop,
     Suspend,
+    TakeRoutes,
     Unload,
 )
+from serving.worker.places import Tcp, make_places
 from serving.worker.settings import LinkSettings
+
+LOST = "lost"
+"""The code of requests that go down with their group."""
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +63,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
     tp: int = 1
     pp: int = 1
     backend: Backend = "shared"
+    tcp: Tcp | None = None
+    """Links over TCP; without it, over sockets of this machine."""
     pace: float = 1.0
     """Above 1 the workers are paced: real, and this many times slower."""
     life_s: float = 2.0
@@ -89,12 +98,16 @@ class Group:
         """What each model has to do, as of its last step."""
         self.kind = "real"
         """real, paced or emulated, as its leader says."""
+        self.heard: dict[str, float] = {}
+        """When each model last answered (time.monotonic)."""
         self.on_lost: Callable[[str], None] = lambda reason: None
         self._directory = directory
+        self._places = make_places(directory, spec.tcp, spec.backend)
         self._link: Link[Order, Report] | None = None
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._orders: dict[int, asyncio.Future[Done]] = {}
-        self._streams: dict[str, asyncio.Queue[Output]] = {}
+        self._open: dict[str, Callable[[Output], None]] = {}
+        """By request, who takes what comes of it."""
         self._next_id = 0
         self._lost: str | None = None
         self._is_stopping = False
@@ -118,42 +131,63 @@ class Group:
     async def resume(self, model: str) -> None:
         await self._order(lambda id: Resume(id, model))
 
+    async def place_experts(self, model: str, experts: list[list[list[int]]]) -> dict[str, Any]:
+        """Bring a model's experts to other places (as ModelSpec.experts) while it serves; the facts say how many were
+        `read`. After an InputError they are where they were."""
+        return await self._order(lambda id: PlaceExperts(id, model, experts))
+
+    async def take_routes(self, model: str) -> list[list[int]]:
+        """How often each expert was chosen since this was last asked, [layer with experts][expert]."""
+        counts: list[list[int]] = (await self._order(lambda id: TakeRoutes(id, model)))["counts"]
+        return counts
+
     async def drain(self) -> None:
         """Take no more requests, and wait until those that are open have ended."""
         await self._order(Drain)
 
     async def generate(
         self, request: str, model: str, prompt: list[int], params: SamplingParams
-    ) -> AsyncIterator[Produced]:
+    ) -> AsyncGenerator[Produced, None]:
         """The tokens of all answers as they come. Leaving the loop early cancels the request."""
         unfinished = params.n
-        stream = self._open(request, Generate(request, model, prompt, params))
+        stream: asyncio.Queue[Output] = asyncio.Queue()
+        self._begin(request, Generate(request, model, prompt, params), stream.put_nowait)
         try:
             while unfinished:
                 output = await stream.get()
                 if isinstance(output, Refused):
                     unfinished = 0
-                    raise RequestFailed(output.code, output.reason)
+                    raise _failure(output)
                 assert isinstance(output, Produced)
                 unfinished -= output.finish is not None
                 yield output
         finally:
-            self._close(request, cancel=unfinished > 0)
+            self._end(request, cancel=unfinished > 0)
 
     async def infer(
         self, request: str, model: str, inputs: list[list[int]], kinds: list[list[int]] | None = None
     ) -> NDArray[np.float32]:
         """float32 [inputs, width]"""
-        stream = self._open(request, Infer(request, model, inputs, kinds))
+        answer: asyncio.Future[Output] = asyncio.get_running_loop().create_future()
+
+        def take(output: Output) -> None:
+            if not answer.done():
+                answer.set_result(output)
+
+        self._begin(request, Infer(request, model, inputs, kinds), take)
         output: Output | None = None
         try:
-            output = await stream.get()
+            output = await answer
         finally:
-            self._close(request, cancel=output is None)
+            self._end(request, cancel=output is None)
         if isinstance(output, Refused):
-            raise RequestFailed(output.code, output.reason)
+            raise _failure(output)
         assert isinstance(output, Answered)
         return np.frombuffer(output.values, np.float32).reshape(output.inputs, -1)
+
+    def give_up(self, reason: str) -> None:
+        """End the group as if it had died, for this reason."""
+        self._lose(reason)
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """End all processes; requests that are open fail."""
@@ -177,7 +211,8 @@ class Group:
             self._watchers = [asyncio.create_task(self._watch(handle)) for handle in self.handles]
             connecting = asyncio.create_task(self._connect(wait_s))
             try:
-                await asyncio.wait_for(asyncio.shield(self._hello), wait_s)
+                async with asyncio.timeout(wait_s):  # wait_for would lose a cancellation that comes with the hello
+                    await asyncio.shield(self._hello)
             except TimeoutError:
                 raise GroupLost(f"group {self.spec.name} was not ready within {wait_s:g} s") from None
             finally:
@@ -189,7 +224,13 @@ class Group:
     async def _connect(self, wait_s: float) -> None:
         settings = LinkSettings(life_s=self.spec.life_s, ping_s=self.spec.life_s / 4)
         self._link = await connect(
-            self._address("control"), Report, self._take, self._hung_up, deadline_s=wait_s, settings=settings
+            self._places.control,
+            Report,
+            self._take,
+            self._hung_up,
+            secret=self._places.secret.encode() if self._places.secret else None,
+            deadline_s=wait_s,
+            settings=settings,
         )
 
     def _worker(self, rank: int, device: str, wait_s: float) -> WorkerSpec:
@@ -200,10 +241,11 @@ class Group:
             tp=spec.tp,
             pp=spec.pp,
             rank=rank,
-            leader=self._address("leader"),
-            control=self._address("control"),
-            rendezvous=str(self._directory) if spec.backend == "shared" else f"file://{self._directory}/store",
+            leader=self._places.leader,
+            control=self._places.control,
+            rendezvous=self._places.rendezvous,
             backend=spec.backend,
+            secret=self._places.secret,
             pace=spec.pace,
             connect_s=wait_s,
             life_s=spec.life_s,
@@ -211,9 +253,6 @@ class Group:
         return WorkerSpec(
             name=f"{spec.name}/{rank}", device=device, module="serving.worker", document=msgspec.to_builtins(document)
         )
-
-    def _address(self, name: str) -> str:
-        return f"unix:{self._directory}/{name}"
 
     async def _watch(self, handle: Handle) -> None:
         ended = await handle.wait()
@@ -234,17 +273,16 @@ class Group:
             raise InputError(answer.error)
         return answer.facts
 
-    def _open(self, request: str, order: Order) -> asyncio.Queue[Output]:
+    def _begin(self, request: str, order: Order, take: Callable[[Output], None]) -> None:
         self._check()
-        if request in self._streams:
+        if request in self._open:
             raise RequestFailed("invalid", f"request {request!r} is open already; ids must differ")
-        self._streams[request] = asyncio.Queue()
+        self._open[request] = take
         assert self._link is not None
         self._link.send(order)
-        return self._streams[request]
 
-    def _close(self, request: str, cancel: bool) -> None:
-        self._streams.pop(request, None)
+    def _end(self, request: str, cancel: bool) -> None:
+        self._open.pop(request, None)
         if cancel and self._link is not None:
             self._link.send(Cancel(request))
 
@@ -255,12 +293,13 @@ class Group:
     def _take(self, link: Link[Order, Report], message: Report) -> None:
         match message:
             case Outputs(model, outputs, state):
+                self.heard[model] = time.monotonic()
                 if state is not None:
                     self.states[model] = state
                 for output in outputs:
-                    stream = self._streams.get(output.request)
-                    if stream is not None:
-                        stream.put_nowait(output)
+                    take = self._open.get(output.request)
+                    if take is not None:
+                        take(output)
             case Done(id):
                 done = self._orders.pop(id, None)
                 if done is not None and not done.done():
@@ -282,8 +321,8 @@ class Group:
         self._lost = reason
         for handle in self.handles:
             handle.kill()
-        for request, stream in self._streams.items():
-            stream.put_nowait(Refused(request, "failed", reason))
+        for request, take in self._open.items():
+            take(Refused(request, LOST, reason))
         for done in self._orders.values():
             if not done.done():
                 done.set_exception(GroupLost(reason))
@@ -293,6 +332,10 @@ class Group:
             self._hello.exception()
         if not self._is_stopping:
             self.on_lost(reason)
+
+
+def _failure(refused: Refused) -> Exception:
+    return GroupLost(refused.reason) if refused.code == LOST else RequestFailed(refused.code, refused.reason)
 
 
 async def start_group(spec: GroupSpec, launcher: Launcher, wait_s: float = 60.0) -> Group:

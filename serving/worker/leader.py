@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import os
 import queue
-from collections import deque
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from placement.errors import InputError
-from serving.engine import Generator, PassEngine, Refused, make_generator
+from serving.engine import Generator, PassEngine, TokenGoal, make_generator
 from serving.engine.blocks import BLOCK_TOKENS
 from serving.engine.scheduler import Limits
 from serving.engine.step import Result, Step, decode_array
 from serving.models import ModelConfig, read_config, stage_boundaries
 from serving.parallel import connect as connect_parallel
+from serving.worker.book import Book, Held
 from serving.worker.device_runner import DeviceRunner, cache_block_bytes, check_precision
 from serving.worker.document import WorkerDocument
 from serving.worker.front import FromController, FromMember, Front
+from serving.worker.loader import MOVER_NICE, Loader
 from serving.worker.member import encode
 from serving.worker.messages import (
     Cancel,
@@ -41,29 +43,21 @@ from serving.worker.messages import (
     Load,
     LoadShard,
     ModelSpec,
-    ModelState,
     Order,
-    Outputs,
+    PlaceExperts,
     Resume,
     RunStep,
     StepResult,
     Stop,
     Suspend,
+    SwitchExperts,
+    TakeRoutes,
     Unload,
 )
 
-Changing = TypeVar("Changing", Load, Unload, Suspend, Resume)
+Changing = TypeVar("Changing", Load, Unload, Suspend, Resume, PlaceExperts, TakeRoutes)
 
 _decoder: msgspec.msgpack.Decoder[Result] = msgspec.msgpack.Decoder(Result, dec_hook=decode_array)
-
-
-@dataclass
-class _Held:
-    """A model on this group."""
-
-    engine: Generator | PassEngine
-    blocks: int
-    is_suspended: bool = False
 
 
 @dataclass
@@ -73,6 +67,8 @@ class _Pending:
     missing: int
     conclude: Callable[[str], None]
     error: str = ""
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    """What the devices said beside."""
 
 
 def run_leader(document: WorkerDocument) -> None:
@@ -90,11 +86,35 @@ def run_leader(document: WorkerDocument) -> None:
         leader.gather()
         leader.run()
     except Exception as error:  # the process boundary
-        front.fail(f"the leader of {document.group} cannot go on: {type(error).__name__}: {error}")
+        front.fail(_last_words(document, error))
         raise
     finally:
         front.mail.end()
         parallel.close()
+
+
+def _last_words(document: WorkerDocument, error: Exception) -> str:
+    return f"the leader of {document.group} cannot go on: {type(error).__name__}: {error}"
+
+
+def _goal(spec: ModelSpec, stages: int) -> TokenGoal | None:
+    if spec.tpot_s is None:
+        return None
+    if len(spec.step_costs) != stages:
+        raise InputError(
+            f"model {spec.name!r}: tpot_s needs step_costs of {stages} stages, {len(spec.step_costs)} given"
+        )
+    return TokenGoal(spec.tpot_s, spec.step_costs)
+
+
+def differing_experts(facts: list[dict[str, Any]]) -> str:
+    """What is wrong where devices have read the same expert differently; nothing where all agree."""
+    seen: dict[tuple[int, int], int] = {}
+    for device in facts:
+        for layer, expert, digest in device.get("digests", ()):
+            if seen.setdefault((layer, expert), digest) != digest:
+                return f"layer {layer}: expert {expert} is not the same on all devices; its places stay as they were"
+    return ""
 
 
 class Leader:
@@ -102,14 +122,12 @@ class Leader:
 
     def __init__(self, document: WorkerDocument, front: Front, device: DeviceRunner) -> None:
         self._document, self._front, self._device = document, front, device
-        self._models: dict[str, _Held] = {}
-        self._turns: deque[str] = deque()
-        """Models, the one that has waited longest first."""
-        self._requests: dict[str, str] = {}
-        """Open requests, and the model of each."""
+        self._book: Book[Step] = Book(document.group, front.report)
+        self._loader = Loader(lambda error: front.fail(_last_words(document, error)))
+        self._mover = Loader(lambda error: front.fail(_last_words(document, error)), MOVER_NICE)
         self._pending: dict[int, _Pending] = {}
-        self._drains: list[int] = []
-        self._is_draining = False
+        self._placing: set[str] = set()
+        """Models whose experts are being brought to other places."""
         self._in_flight = 0
         self._is_stopping = False
 
@@ -131,7 +149,7 @@ class Leader:
         while not self._is_stopping:
             # Where nothing could run, only a message (a request, a step's result) can change that.
             self._take_mail(wait=step is None)
-            step = self._next_step()
+            step = self._book.take()
             if step is not None:
                 self._run(step)
 
@@ -154,19 +172,17 @@ class Leader:
         match item.message:
             case StepResult(result):
                 self._complete(_decoder.decode(result))
-            case Done(id, error):
-                self._tick_off(id, error)
+            case Done(id, error, facts):
+                self._tick_off(id, error, facts)
             case _:
                 pass
 
     def _obey(self, order: Order) -> None:
         match order:
-            case Generate(request, model, prompt, params):
-                self._submit(request, model, lambda engine: engine.submit(request, prompt, params), Generator)
-            case Infer(request, model, inputs, kinds):
-                self._submit(request, model, lambda engine: engine.submit(request, inputs, kinds), PassEngine)
+            case Generate() | Infer():
+                self._book.submit(order)
             case Cancel(request):
-                self._cancel(request)
+                self._book.cancel(request)
             case Load():
                 self._try(self._load, order)
             case Unload():
@@ -175,10 +191,12 @@ class Leader:
                 self._try(self._suspend, order)
             case Resume():
                 self._try(self._resume, order)
+            case PlaceExperts():
+                self._try(self._place_experts, order)
+            case TakeRoutes():
+                self._try(self._take_routes, order)
             case Drain(id):
-                self._drains.append(id)
-                self._is_draining = True
-                self._check_drained()
+                self._book.drain(id)
             case Stop():
                 self._is_stopping = True
                 self._command(Leave())
@@ -189,102 +207,47 @@ class Leader:
         except InputError as error:
             self._front.report(Done(order.id, str(error)))
 
-    # Requests
-
-    def _submit(self, request: str, model: str, submit: Callable[..., None], kind: type) -> None:
-        held = self._models.get(model)
-        code, reason = "", ""
-        if held is None:
-            code, reason = "no-replica", f"model {model!r} is not on group {self._document.group}"
-        elif held.is_suspended:
-            code, reason = "no-replica", f"model {model!r} is suspended on group {self._document.group}"
-        elif self._is_draining:
-            code, reason = "draining", f"group {self._document.group} takes no more requests"
-        elif request in self._requests:
-            code, reason = "invalid", f"request {request!r} is open already; ids must differ"
-        elif not isinstance(held.engine, kind):
-            does = "generates text" if isinstance(held.engine, Generator) else "answers in one pass"
-            code, reason = "invalid", f"model {model!r} {does}; that is not what was asked of it"
-        else:
-            try:
-                submit(held.engine)
-                self._requests[request] = model
-                return
-            except InputError as error:
-                code, reason = "invalid", str(error)
-        self._front.report(Outputs(model, [Refused(request, code, reason)]))
-
-    def _cancel(self, request: str) -> None:
-        model = self._requests.pop(request, None)
-        if model is not None:
-            self._front.report(Outputs(model, self._models[model].engine.cancel(request)))
-            self._check_drained()
-
-    def _check_drained(self) -> None:
-        if self._drains and not self._requests:
-            for id in self._drains:
-                self._front.report(Done(id))
-            self._drains.clear()
-
     # Steps
-
-    def _is_ready(self, held: _Held) -> bool:
-        return not held.is_suspended and held.engine.has_work()
-
-    def _next_step(self) -> Step | None:
-        """Of the models that can run, the one that has waited longest for its turn."""
-        for model in list(self._turns):
-            held = self._models[model]
-            if self._is_ready(held) and (step := held.engine.begin()) is not None:
-                self._turns.remove(model)
-                self._turns.append(model)
-                return step
-        return None
 
     def _run(self, step: Step) -> None:
         self._in_flight += 1
         if self._document.layout.devices > 1:
             self._command(RunStep(encode(step)))
+        began = time.perf_counter()
         result = self._device.run(step).result
+        self._book.count_busy(step.model, time.perf_counter() - began)
         if result is not None:
             self._complete(result)
 
     def _complete(self, result: Result) -> None:
         self._in_flight -= 1
-        engine = self._models[result.model].engine
-        outputs = engine.complete(result)
-        for output in outputs:
-            if engine.is_closed(output.request):
-                self._requests.pop(output.request, None)
-        if outputs:
-            self._front.report(Outputs(result.model, outputs, self._state(engine)))
-            self._check_drained()
-
-    def _state(self, engine: Generator | PassEngine) -> ModelState:
-        used = engine.scheduler.pool.used if isinstance(engine, Generator) else 0
-        return ModelState(engine.running, engine.waiting, used)
+        self._book.complete(result)
 
     # Models
 
     def _load(self, order: Load) -> None:
+        """Read by every device beside its steps; the first step of the model comes after the last device has it."""
         id, spec = order.id, order.model
-        if spec.name in self._models:
-            raise InputError(f"model {spec.name!r} is on group {self._document.group} already")
         config = read_config(Path(spec.path))
         blocks = self._blocks(config, spec)
-        self._command(LoadShard(id, spec, blocks))
         engine = self._engine(config, spec, blocks)
+        self._book.expect(spec.name)
+        self._command(LoadShard(id, spec, blocks))
 
         def conclude(error: str) -> None:
             if error:
+                self._book.give_up(spec.name)
                 self._device.unload(spec.name)
                 self._command(Unload(-1, spec.name))
             else:
-                self._models[spec.name] = _Held(engine, blocks)
-                self._turns.append(spec.name)
+                self._book.add(spec.name, Held(engine, engine.begin))
             self._front.report(Done(id, error, {"blocks": blocks, "block_tokens": BLOCK_TOKENS}))
 
-        self._start(id, conclude, lambda: self._device.load(spec, blocks))
+        self._expect(id, conclude)
+        own = self._front.mail.inbox
+        self._loader.submit(
+            lambda: self._device.load(spec, blocks), lambda error: own.put(FromMember(0, Done(id, error)))
+        )
 
     def _blocks(self, config: ModelConfig, spec: ModelSpec) -> int:
         """Cache blocks that fit on the device with the most layers; an InputError when they hold not even one."""
@@ -318,13 +281,13 @@ class Leader:
             blocks=blocks,
             lanes=lanes,
             limits=limits,
+            goal=_goal(spec, lanes),
         )
 
     def _unload(self, order: Unload) -> None:
         id, model = order.id, order.model
         self._quiet(model, "unloaded")
-        del self._models[model]
-        self._turns.remove(model)
+        self._book.remove(model)
         self._command(order)
         self._start(id, lambda error: self._front.report(Done(id, error)), lambda: self._device.unload(model))
 
@@ -339,7 +302,7 @@ class Leader:
 
     def _resume(self, order: Resume) -> None:
         id, model = order.id, order.model
-        held = self._held(model)
+        held = self._book.held(model)
         self._command(order)
 
         def conclude(error: str) -> None:
@@ -348,24 +311,50 @@ class Leader:
 
         self._start(id, conclude, lambda: self._device.resume(model))
 
-    def _held(self, model: str) -> _Held:
-        if model not in self._models:
-            raise InputError(f"model {model!r} is not on group {self._document.group}")
-        return self._models[model]
+    def _place_experts(self, order: PlaceExperts) -> None:
+        """Every device reads what it lacks beside its steps. What the leader says then stands at the same place among
+        the steps of all devices, so that each step uses one placement everywhere."""
+        id, model = order.id, order.model
+        self._book.held(model)
+        if model in self._placing:
+            raise InputError(f"model {model!r}: its experts are on their way to other places already")
+        self._placing.add(model)
+        self._command(order)
+        facts: dict[str, Any] = {}
 
-    def _quiet(self, model: str, becomes: str) -> _Held:
+        def conclude(error: str) -> None:
+            self._placing.remove(model)
+            error = error or differing_experts(pending.facts)
+            self._command(SwitchExperts(model, not error))
+            self._device.switch_experts(model, not error)
+            read = sum(int(one["read"]) for one in pending.facts if one)
+            self._front.report(Done(id, error, {"read": read}))
+
+        pending = self._expect(id, conclude)
+        own = self._front.mail.inbox
+        self._mover.submit(
+            lambda: facts.update(self._device.prepare_experts(model, order.experts)),
+            lambda error: own.put(FromMember(0, Done(id, error, facts))),
+        )
+
+    def _take_routes(self, order: TakeRoutes) -> None:
+        id, model = order.id, order.model
+        self._book.held(model)
+        self._command(order)
+
+        def conclude(error: str) -> None:
+            by_layer = {layer: each for one in pending.facts for layer, each in one.get("counts", ())}
+            self._front.report(Done(id, error, {"counts": [by_layer[layer] for layer in sorted(by_layer)]}))
+
+        pending = self._expect(id, conclude)
+        self._tick_off(id, "", self._device.take_routes(model))
+
+    def _quiet(self, model: str, becomes: str) -> Held[Step]:
         """Let no step of the model be in flight and no request of it be open."""
-        held = self._held(model)
+        self._book.held(model)
         while self._in_flight:
             self._handle(self._front.mail.inbox.get())
-        reason = f"model {model!r} was {becomes} on group {self._document.group}"
-        refused = [Refused(request, "failed", reason) for request in held.engine.clear()]
-        for one in refused:
-            self._requests.pop(one.request, None)
-        if refused:
-            self._front.report(Outputs(model, list(refused)))
-            self._check_drained()
-        return held
+        return self._book.clear(model, becomes)
 
     # The other devices
 
@@ -374,20 +363,21 @@ class Leader:
 
     def _start(self, id: int, conclude: Callable[[str], None], own: Callable[[], None]) -> None:
         """Do this device's part of what the others were told; conclude when all have done theirs."""
-        error = ""
-        try:
-            own()
-        except InputError as found:
-            error = str(found)
-        self._pending[id] = _Pending(self._document.layout.devices, conclude)
-        self._tick_off(id, error)
+        self._expect(id, conclude)
+        own()
+        self._tick_off(id, "")
 
-    def _tick_off(self, id: int, error: str) -> None:
+    def _expect(self, id: int, conclude: Callable[[str], None]) -> _Pending:
+        self._pending[id] = _Pending(self._document.layout.devices, conclude)
+        return self._pending[id]
+
+    def _tick_off(self, id: int, error: str, facts: dict[str, Any] | None = None) -> None:
         pending = self._pending.get(id)
         if pending is None:
             return
         pending.missing -= 1
         pending.error = pending.error or error
+        pending.facts.append(facts or {})
         if pending.missing == 0:
             del self._pending[id]
             pending.conclude(pending.error)

@@ -81,6 +81,7 @@ class LocalHandle:
         threading.Thread(target=self._live, args=arguments, name=f"worker {self.name}", daemon=True).start()
         try:
             output = await asyncio.shield(self._started)
+            transport, _ = await self._loop.connect_read_pipe(lambda: self._reader, output)
         except asyncio.CancelledError:
             self._started.add_done_callback(_discard)
             self.kill()
@@ -88,7 +89,6 @@ class LocalHandle:
         except (OSError, ValueError) as error:  # ValueError: a null byte in the environment, say
             why = (getattr(error, "strerror", None) or str(error)).lower()
             raise InputError(f"{self.name}: cannot start {command[0]}: {why}") from error
-        transport, _ = await self._loop.connect_read_pipe(lambda: self._reader, output)
         self._exit = self._loop.create_task(self._collect(transport))
 
     async def wait(self) -> Exit:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import msgspec
 
-from placement.errors import InputError
 from serving.engine.step import Result, Step, decode_array, encode_array
 from serving.parallel import connect as connect_parallel
 from serving.worker.connect import connect
 from serving.worker.device_runner import DeviceRunner
 from serving.worker.document import WorkerDocument
 from serving.worker.link import Link
+from serving.worker.loader import MOVER_NICE, Loader
 from serving.worker.mail import Mail
 from serving.worker.messages import (
     Broken,
@@ -21,11 +22,14 @@ from serving.worker.messages import (
     Joined,
     Leave,
     LoadShard,
+    PlaceExperts,
     Reply,
     Resume,
     RunStep,
     StepResult,
     Suspend,
+    SwitchExperts,
+    TakeRoutes,
     Unload,
 )
 from serving.worker.settings import LinkSettings
@@ -60,37 +64,47 @@ def run_member(document: WorkerDocument) -> None:
     mail.on_lost = parallel.abort
     device = DeviceRunner(document, parallel)
     link.post(Joined(document.rank, os.getpid()))
+    loader = Loader(lambda error: _say_broken(document, link, error))
+    mover = Loader(lambda error: _say_broken(document, link, error), MOVER_NICE)
     try:
         while not isinstance(command := mail.inbox.get(), Leave):
-            _obey(command, device, link)
+            _obey(command, device, loader, mover, link)
     except Exception as error:  # the process boundary: the leader must hear of it
-        link.post(Broken(f"rank {document.rank}: {type(error).__name__}: {error}"))
+        _say_broken(document, link, error)
         raise
     finally:
         mail.end()
         parallel.close()
 
 
-def _obey(command: Command, device: DeviceRunner, link: Link[Reply, Command]) -> None:
+def _say_broken(document: WorkerDocument, link: Link[Reply, Command], error: Exception) -> None:
+    link.post(Broken(f"rank {document.rank}: {type(error).__name__}: {error}"))
+
+
+def _obey(command: Command, device: DeviceRunner, loader: Loader, mover: Loader, link: Link[Reply, Command]) -> None:
     match command:
         case RunStep(step):
             result = device.run(decode_step(step)).result
             if result is not None:
                 link.post(StepResult(encode(result)))
-        case LoadShard(id, model, blocks):
-            link.post(_try(id, lambda: device.load(model, blocks)))
+        case LoadShard(id, spec, blocks):
+            loader.submit(lambda: device.load(spec, blocks), lambda error: link.post(Done(id, error)))
         case Unload(id, model):
-            link.post(_try(id, lambda: device.unload(model)))
+            device.unload(model)
+            link.post(Done(id))
         case Suspend(id, model):
-            link.post(_try(id, lambda: device.suspend(model)))
+            device.suspend(model)
+            link.post(Done(id))
         case Resume(id, model):
-            link.post(_try(id, lambda: device.resume(model)))
-
-
-def _try(id: int, work: object) -> Done:
-    assert callable(work)
-    try:
-        work()
-    except InputError as error:
-        return Done(id, str(error))
-    return Done(id)
+            device.resume(model)
+            link.post(Done(id))
+        case PlaceExperts(id, model, experts):
+            facts: dict[str, Any] = {}
+            mover.submit(
+                lambda: facts.update(device.prepare_experts(model, experts)),
+                lambda error: link.post(Done(id, error, facts)),
+            )
+        case SwitchExperts(model, go):
+            device.switch_experts(model, go)
+        case TakeRoutes(id, model):
+            link.post(Done(id, "", device.take_routes(model)))

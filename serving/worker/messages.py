@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from placement.errors import InputError
+from placement.profile import StepCost
 from serving.engine.outputs import Answered, Produced, Refused
 from serving.sampling import SamplingParams
 
@@ -27,6 +29,17 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Cache on each device; a generating model needs some."""
     step_tokens: int = 512
     max_sequences: int = 256
+    tpot_s: float | None = None
+    """Seconds between two tokens of a sequence that prompts beside it must leave; needs `step_costs`."""
+    step_costs: tuple[StepCost, ...] = ()
+    """What a step costs each stage (the profile's `generation.stages`), for `tpot_s`."""
+    experts: list[list[list[int]]] | None = None
+    """[layer with experts][device of a stage][expert ids]: who has which experts whole; without it, every device has a
+    slice of each."""
+
+    def __post_init__(self) -> None:
+        if self.tpot_s is not None and not self.tpot_s > 0:
+            raise InputError(f"model {self.name!r}: tpot_s is {self.tpot_s:g}; it must be above 0")
 
 
 # What the controller orders
@@ -54,6 +67,21 @@ class Suspend(_Message, frozen=True):
 
 
 class Resume(_Message, frozen=True):
+    id: int
+    model: str
+
+
+class PlaceExperts(_Message, frozen=True):
+    """Bring a model's experts to other places (as ModelSpec.experts) while it serves; done when all steps use them."""
+
+    id: int
+    model: str
+    experts: list[list[list[int]]]
+
+
+class TakeRoutes(_Message, frozen=True):
+    """How often each expert of a model was chosen since this was last asked: the fact `counts`, [layer][expert]."""
+
     id: int
     model: str
 
@@ -117,6 +145,8 @@ class ModelState(msgspec.Struct, frozen=True):
     running: int
     waiting: int
     blocks_used: int = 0
+    busy_s: float = 0.0
+    """How long the leader's device has computed for it, in all."""
 
 
 class Outputs(_Message, frozen=True):
@@ -150,6 +180,13 @@ class LoadShard(_Message, frozen=True):
     blocks: int
 
 
+class SwitchExperts(_Message, frozen=True):
+    """All devices are ready for PlaceExperts: the next step uses the new places. Without `go`, forget them."""
+
+    model: str
+    go: bool
+
+
 class Leave(_Message, frozen=True):
     """End this process."""
 
@@ -173,7 +210,7 @@ class Broken(_Message, frozen=True):
     reason: str
 
 
-Order = Load | Unload | Suspend | Resume | Drain | Stop | Generate | Infer | Cancel
+Order = Load | Unload | Suspend | Resume | PlaceExperts | TakeRoutes | Drain | Stop | Generate | Infer | Cancel
 Report = Hello | Done | Outputs | Ended
-Command = RunStep | LoadShard | Unload | Suspend | Resume | Leave
+Command = RunStep | LoadShard | Unload | Suspend | Resume | PlaceExperts | SwitchExperts | TakeRoutes | Leave
 Reply = Joined | Done | StepResult | Broken

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.attention import cpu_paged, torch_paged
+from serving.attention.cpu_kernel import SHORT
 from tests.serving.attention.steps import Shape, make_step, replay, shapes, steps, store_anywhere
 
 # A head of 80 has a tile of eight vectors and one of two.
@@ -23,10 +24,20 @@ def test_any_step(step):
 
 
 @pytest.mark.parametrize("window", [0, 100])
-def test_long_contexts_and_chunks_of_several_pieces(window):
+def test_long_contexts_and_long_chunks(window):
     shape = Shape(2, 4, 16, 16)
-    chunks = [(1, 3000), (cpu_paged.SHORT, 500), (cpu_paged.SHORT + 1, 500), (300, 0), (3 * cpu_paged.PIECE, 333)]
+    chunks = [(1, 3000), (SHORT, 500), (SHORT + 1, 500), (300, 0), (200, 333)]
     assert_as_twin(make_step(shape, chunks, window))
+
+
+def test_a_chunk_whose_heads_are_no_whole_panels():
+    assert_as_twin(make_step(Shape(2, 2, 24, 8), [(SHORT + 8, 20)]))
+
+
+def test_a_query_gives_the_same_bits_in_any_long_chunk():
+    shape, tokens = Shape(2, 2, 16, 8), 7 * (SHORT + 1)
+    whole = replay(cpu_paged, shape, tokens, [tokens], 40)
+    assert torch.equal(replay(cpu_paged, shape, tokens, [SHORT + 1] * 7, 40), whole)
 
 
 def test_scores_far_apart_neither_overflow_nor_vanish():
@@ -60,7 +71,7 @@ def test_tokens_go_to_their_slots_and_nowhere_else(dtype):
         assert all(torch.equal(cache, want) for cache, want in zip(caches, wanted, strict=True))
 
 
-@pytest.mark.parametrize("queries", [1, cpu_paged.SHORT + 1])
+@pytest.mark.parametrize("queries", [1, SHORT + 1])
 @pytest.mark.parametrize("block", [-1, 1000])
 def test_a_block_that_the_cache_has_not_is_never_read(queries, block):
     step = make_step(Shape(1, 1, 16, 8), [(queries, 20)])
@@ -69,7 +80,7 @@ def test_a_block_that_the_cache_has_not_is_never_read(queries, block):
         step.run(cpu_paged)
 
 
-@pytest.mark.parametrize("queries", [1, cpu_paged.SHORT + 1])
+@pytest.mark.parametrize("queries", [1, SHORT + 1])
 def test_a_context_beyond_its_table_is_never_read(queries):
     step = make_step(Shape(1, 1, 16, 8), [(queries, 20)])
     step.context_lens += 1000

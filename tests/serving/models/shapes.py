@@ -46,14 +46,14 @@ class Board:
 class ThreadGroup:
     """Runs a step through all shards; `logits` holds what the last one computed for the step's rows."""
 
-    def __init__(self, path, tp, pp, blocks=64, precision="fp32"):
+    def __init__(self, path, tp, pp, blocks=64, precision="fp32", experts=None):
         self.config = read_config(path)
         self.tp, self.pp = tp, pp
         self.logits = None
         boards = [Board(tp) for _ in range(pp)]
         self._runners = []
         for rank in range(tp * pp):
-            shard = make_shard(self.config.sizes, tp, pp, rank)
+            shard = make_shard(self.config.sizes, tp, pp, rank, experts)
             tensor = None if tp == 1 else ThreadCollectives(shard.tp_rank, boards[shard.stage])
             runner = make_runner(path, self.config, shard, blocks=blocks, tensor=tensor, precision=precision)
             self._runners.append(runner)

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
+import statistics
 import time
 from pathlib import Path
 
@@ -12,10 +14,14 @@ import pytest
 
 from placement.errors import InputError
 from serving.sampling import SamplingParams
+from serving.small_models.random import make_random
+from serving.worker.connect import connect
 from serving.worker.event_loop import run
 from serving.worker.group import GroupLost, GroupSpec, RequestFailed, start_group
+from serving.worker.link import LinkError
 from serving.worker.local_launcher import LocalLauncher
-from serving.worker.messages import ModelSpec
+from serving.worker.messages import ModelSpec, Report
+from serving.worker.places import Tcp, make_places
 from tests.serving.models.tiny import reference_logits, save
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
@@ -120,6 +126,10 @@ async def check_errors(group, models):
         await group.load(ModelSpec(name="x", path=str(models / "llama"), kv_bytes=10))
     with pytest.raises(InputError, match="precision 'fp7'"):
         await group.load(ModelSpec(name="x", path=str(models / "llama"), kv_bytes=1_000_000, precision="fp7"))
+    with pytest.raises(InputError, match="step_costs of 2 stages, 0 given"):
+        await group.load(ModelSpec(name="x", path=str(models / "llama"), kv_bytes=1_000_000, tpot_s=0.1))
+    with pytest.raises(InputError, match="tpot_s is 0"):
+        ModelSpec(name="x", path="", tpot_s=0.0)
     for prompt, message in (([], "no tokens"), ([99], "from 0 to 98"), ([1] * 500, "at most")):
         with pytest.raises(RequestFailed, match=message):
             await collect(group, "llama", "bad", prompt)
@@ -179,6 +189,70 @@ def test_two_devices_with_gloo(models, tp, pp):
     check_texts("llama", run(asyncio.wait_for(scenario(), 120)))
 
 
+def test_two_devices_over_tcp(models):
+    """Links and tensors over TCP, with a secret; who does not know it gets nowhere."""
+    tcp = Tcp(host="127.0.0.1", secret="a secret of enough bytes")
+
+    async def scenario():
+        async with running(pp=2, backend="gloo", tcp=tcp) as group:
+            control = group._places.control
+            assert control.startswith("tcp:127.0.0.1:")
+            with pytest.raises(LinkError, match="secret"):
+                await connect(control, Report, ignore, ignore, secret=b"another secret of enough bytes")
+            await group.load(spec(models, "llama"))
+            return await texts(group, "llama")
+
+    check_texts("llama", run(asyncio.wait_for(scenario(), 120)))
+    assert "secret of" not in repr(GroupSpec(name="g", devices=("cpu:0",), tcp=tcp))
+    with pytest.raises(InputError, match="bytes; give at least"):
+        Tcp(host="127.0.0.1", secret="short")
+    with pytest.raises(InputError, match="three from 1"):
+        Tcp(host="127.0.0.1", secret=tcp.secret, ports=(0, 1, 2))
+    with pytest.raises(InputError, match="give its ports"):
+        make_places(Path(), Tcp(host="192.0.2.1", secret=tcp.secret), "gloo")
+
+
+def ignore(link, what):
+    pass
+
+
+def test_loading_a_model_does_not_stop_the_others(tmp_path):
+    """A model of 220 MB is read while another generates; worst gaps between its tokens stay far below the reading."""
+    # Heads as small as those of the other tests' models: what is compiled depends on their size.
+    make_random(tmp_path / "small", hidden=512, heads=64, ffn=1408, layers=4, vocabulary=512)
+    make_random(tmp_path / "large", hidden=1024, heads=128, ffn=2816, layers=4, vocabulary=512)
+    times = []
+
+    async def talk(group):
+        for number in itertools.count():
+            async for _ in group.generate(f"r{number}", "small", [1, 2, 3], ENDLESS):
+                times.append(time.perf_counter())  # noqa: PERF401  (now, not when all have come)
+
+    async def scenario():
+        async with running(pp=2) as group:
+            await group.load(spec(tmp_path, "small"))
+            talking = asyncio.create_task(talk(group))
+            while len(times) < 100:
+                await asyncio.sleep(0.1)
+            began = time.perf_counter()
+            first, second = await asyncio.gather(
+                group.load(spec(tmp_path, "large")), group.load(spec(tmp_path, "large")), return_exceptions=True
+            )
+            ended = time.perf_counter()
+            talking.cancel()
+            assert first["blocks"] > 0
+            assert "already" in str(second)
+            assert len(await collect(group, "large", "new", [1, 2])) == 24
+        return began, ended
+
+    began, ended = run(asyncio.wait_for(scenario(), 120))
+    gaps = [(later - sooner, later) for sooner, later in itertools.pairwise(times)]
+    calm = statistics.median(gap for gap, at in gaps if at < began)
+    during = sorted(gap for gap, at in gaps if began < at <= ended)
+    assert during[-1] < (ended - began) / 4
+    assert during[int(0.95 * len(during))] < 5 * calm
+
+
 KILLS = [(0, "SIGKILL"), (3, "SIGKILL")]
 
 
@@ -233,6 +307,7 @@ def test_a_controller_that_vanishes_takes_its_workers_along(models, tmp_path):
 
     script = """
 import asyncio, sys
+from serving.worker.connect import connect
 from serving.worker.event_loop import run
 from serving.worker.group import GroupSpec, start_group
 from serving.worker.local_launcher import LocalLauncher

@@ -231,6 +231,18 @@ def test_a_cancelled_start_leaves_no_process(run):
     run(main())
 
 
+def test_a_start_cancelled_while_its_pipe_is_connected_leaves_no_process(run, monkeypatch):
+    async def main():
+        starting = asyncio.ensure_future(LocalLauncher(Heard()).start(spec(("sleep", 60))))
+        monkeypatch.setattr(LineReader, "connection_made", lambda *_: starting.cancel())
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await until(lambda: "worker w0" not in {thread.name for thread in threading.enumerate()})
+        await asyncio.sleep(0.1)
+
+    run(main())
+
+
 def test_many_workers_at_once(run):
     async def main():
         launcher = LocalLauncher(Heard())

@@ -302,14 +302,12 @@ def test_a_flood_of_messages_does_not_pass_for_silence(run, tmp_path):
     """The receiver has far more than a life of work before it, and still gives signs of life."""
 
     async def main():
-        here = await Here().listen(f"unix:{tmp_path}/s", LinkSettings(ping_s=0.05, life_s=0.4))
+        here = await Here().listen(f"unix:{tmp_path}/s", LinkSettings(ping_s=0.25, life_s=2.0))
         slowly = []
 
         def handle(_, message):
             slowly.append(message)
-            end = time.perf_counter() + 20e-6
-            while time.perf_counter() < end:
-                pass
+            time.sleep(500e-6)
 
         here.listener._on_message = handle
         script = """if True:
@@ -320,9 +318,9 @@ def test_a_flood_of_messages_does_not_pass_for_silence(run, tmp_path):
             from tests.serving.worker.words import Say, Words
             async def main():
                 ended = []
-                settings = LinkSettings(ping_s=0.05, life_s=0.4)
+                settings = LinkSettings(ping_s=0.25, life_s=2.0)
                 link = await connect(sys.argv[1], Words, print, lambda _, why: ended.append(why), settings=settings)
-                for number in range(25_000):
+                for number in range(6_000):
                     link.send(Say(number))
                     await link.drained()
                 while not ended:
@@ -331,10 +329,10 @@ def test_a_flood_of_messages_does_not_pass_for_silence(run, tmp_path):
             run(main())"""
         command = [sys.executable, "-c", script, here.listener.address]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-            await until(lambda: len(slowly) == 25_000 or here.ended, 20)
+            await until(lambda: len(slowly) == 6_000 or here.ended, 60)
             assert here.ended == []
             await here.close()
-            assert process.communicate(timeout=10)[0] == "the other end closed the link: closed\n"
+            assert process.communicate(timeout=30)[0] == "the other end closed the link: closed\n"
 
     run(main())
 

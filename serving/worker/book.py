@@ -1,7 +1,6 @@
-"""The leader's book, as an emulated group keeps it: its models, whose turn it is, the open requests, the drains.
+"""A group's book, as its leader keeps it: the models, whose turn it is, the open requests, the drains.
 
-The same rules and the same words as in leader.py, without devices. Knows no time: it is asked for work and told of
-results.
+Knows neither devices nor time: it is asked for work and told of results. Real and emulated leaders keep the same book.
 """
 
 from __future__ import annotations
@@ -9,34 +8,38 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from placement.errors import InputError
 from serving.engine import Generator, PassEngine, Refused
+from serving.engine.outputs import Output
 from serving.engine.step import Result
-from serving.worker.emulated_engine import EmulatedEngine, Work
 from serving.worker.messages import Done, Generate, Infer, ModelState, Outputs, Report
+
+W = TypeVar("W")
 
 
 @dataclass
-class Held:
-    """A model on this group."""
+class Held(Generic[W]):
+    """A model on this group; `begin` takes its next step, to be run at once, if there is one."""
 
-    times: EmulatedEngine
-    resume_s: float
+    engine: Generator | PassEngine
+    begin: Callable[[], W | None]
     is_suspended: bool = False
+    busy_s: float = 0.0
+    """How long the leader's device has computed for it."""
+    told_open: int = 0
+    """Sequences it had when the controller last heard of it."""
 
-    @property
-    def engine(self) -> Generator | PassEngine:
-        return self.times.engine
 
-
-class Book:
+class Book(Generic[W]):
     """`report` gets what the controller shall hear."""
 
     def __init__(self, group: str, report: Callable[[Report], None]) -> None:
         self.group = group
         self._report = report
-        self._models: dict[str, Held] = {}
+        self._models: dict[str, Held[W]] = {}
+        self._coming: set[str] = set()
         self._turns: deque[str] = deque()
         """Models, the one that has waited longest first."""
         self._requests: dict[str, str] = {}
@@ -46,24 +49,30 @@ class Book:
 
     # Models
 
-    def add(self, model: str, held: Held) -> None:
+    def expect(self, model: str) -> None:
+        """A model is about to be read; until `add` or `give_up` nothing else may take its name."""
+        if model in self._models or model in self._coming:
+            raise InputError(f"model {model!r} is on group {self.group} already")
+        self._coming.add(model)
+
+    def add(self, model: str, held: Held[W]) -> None:
+        self._coming.remove(model)
         self._models[model] = held
         self._turns.append(model)
+
+    def give_up(self, model: str) -> None:
+        self._coming.remove(model)
 
     def remove(self, model: str) -> None:
         del self._models[model]
         self._turns.remove(model)
 
-    def check_new(self, model: str) -> None:
-        if model in self._models:
-            raise InputError(f"model {model!r} is on group {self.group} already")
-
-    def held(self, model: str) -> Held:
+    def held(self, model: str) -> Held[W]:
         if model not in self._models:
             raise InputError(f"model {model!r} is not on group {self.group}")
         return self._models[model]
 
-    def clear(self, model: str, becomes: str) -> Held:
+    def clear(self, model: str, becomes: str) -> Held[W]:
         """Refuse what is open of a model that has no step in flight."""
         held = self.held(model)
         reason = f"model {model!r} was {becomes} on group {self.group}"
@@ -91,7 +100,7 @@ class Book:
     def cancel(self, request: str) -> None:
         model = self._requests.pop(request, None)
         if model is not None:
-            self._report(Outputs(model, self._models[model].engine.cancel(request)))
+            self._tell(model, self._models[model].engine.cancel(request))
             self._check_drained()
 
     def drain(self, id: int) -> None:
@@ -101,31 +110,43 @@ class Book:
 
     # Steps
 
-    def take(self) -> Work | None:
+    def take(self) -> W | None:
         """Of the models that can run, a step of the one that has waited longest for its turn."""
         for model in self._turns:
             held = self._models[model]
             if held.is_suspended or not held.engine.has_work():
                 continue
-            work = held.times.take()
+            work = held.begin()
             if work is not None:
                 self._turns.remove(model)
                 self._turns.append(model)
                 return work
         return None
 
+    def count_busy(self, model: str, seconds: float) -> None:
+        self._models[model].busy_s += seconds
+
     def complete(self, result: Result) -> None:
-        engine = self._models[result.model].engine
+        held = self._models[result.model]
+        engine = held.engine
         outputs = engine.complete(result)
         for output in outputs:
             if engine.is_closed(output.request):
                 self._requests.pop(output.request, None)
-        if outputs:
-            used = engine.scheduler.pool.used if isinstance(engine, Generator) else 0
-            self._report(Outputs(result.model, outputs, ModelState(engine.running, engine.waiting, used)))
+        # What was cancelled in the middle of a step says nothing more, but is gone from the cache only now.
+        if outputs or engine.running + engine.waiting < held.told_open:
+            self._tell(result.model, outputs)
             self._check_drained()
 
     # Inside
+
+    def _tell(self, model: str, outputs: list[Output]) -> None:
+        """With how the model stands after it."""
+        held = self._models[model]
+        engine = held.engine
+        held.told_open = engine.running + engine.waiting
+        used = engine.scheduler.pool.used if isinstance(engine, Generator) else 0
+        self._report(Outputs(model, outputs, ModelState(engine.running, engine.waiting, used, held.busy_s)))
 
     def _why_not(self, order: Generate | Infer) -> tuple[str, str]:
         """Code and reason of a refusal; empty when the request is welcome."""

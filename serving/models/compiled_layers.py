@@ -1,0 +1,244 @@
+"""The layers of a decoder on one CPU core in compiled calls, without Python and torch between small products: one call
+for all layers where one device has them. For dense families with RMS norms and gated SiLU.
+
+The same arithmetic in the same order as the modules of decoder.py, so that a sequence does not feel which one ran.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from serving.attention.cpu_copies import store
+from serving.attention.cpu_kernel import attend
+from serving.attention.cpu_product import WIDTH
+from serving.attention.cpu_shared import BROKEN, entry_point
+from serving.attention.cpu_vectors import LANES
+from serving.engine.step import GenerateStep
+from serving.models.decoder import Attention, Decoder, Feedforward, RmsNorm
+from serving.models.linear import PanelLinear
+from serving.models.panels import Panels, times
+from serving.models.rope import Rotation
+from serving.models.rows import gated_silu, rms_norm, rotate
+from serving.parallel import Collectives
+
+QKV, OUTPUT, UP, DOWN = range(4)
+
+
+class Layers(NamedTuple):
+    """Of all layers of a shard; L layers."""
+
+    matrices: NDArray[np.int64]  # [L, 4, 5] as Panels.address
+    is_int8: int
+    norms: NDArray[np.float32]  # [L, 2, hidden]
+    head_norms: NDArray[np.float32]  # [L, 2, head size]; [0, 2, head size] where there are none
+    windows: NDArray[np.int64]  # [L]
+    heads: int
+    kv_heads: int
+    eps: float
+    scale: float
+
+
+class Cache(NamedTuple):
+    """Keys and values of all layers, [L, 2, blocks, kv_heads, block_size, head size], and a step's place in them."""
+
+    address: int
+    bytes: int
+    """Of the keys of one layer."""
+    blocks: int
+    block_size: int
+    slots: Any
+    tables: Any
+    starts: Any
+    lens: Any
+
+
+class Room(NamedTuple):
+    """What the layers of one step write into, [tokens, ...]."""
+
+    normed: Any  # hidden
+    qkv: Any  # [tokens, heads + 2 kv_heads, head size]
+    seen: Any  # heads x head size
+    up: Any
+    gated: Any
+    added: Any  # hidden
+
+
+@entry_point
+def run_layers(x: Any, layers: Any, cache: Any, room: Any, cos: Any, sin: Any, vectors: Any) -> int:
+    """x [tokens, hidden] through all layers, in place; BROKEN where the cache has not what the step names."""
+    for layer in range(len(layers.matrices)):
+        if run_attention(layer, x, layers, cache, room, cos, sin, vectors) != 0:
+            return BROKEN
+        run_output(layer, layers, room)
+        _add(x, room.added)
+        run_feedforward(layer, x, layers, room)
+        _add(x, room.added)
+    return 0
+
+
+@entry_point
+def run_attention(layer: int, x: Any, layers: Any, cache: Any, room: Any, cos: Any, sin: Any, vectors: Any) -> int:
+    """Keys and values of x into the cache, and what the queries see into `room.seen`."""
+    heads, kv_heads = layers.heads, layers.kv_heads
+    qkv = room.qkv
+    row_bytes, head_bytes = qkv.shape[1] * qkv.shape[2] * 4, qkv.shape[2] * 4
+    rms_norm(x, layers.norms[layer, 0], layers.eps, room.normed)
+    _multiply(room.normed, layers, layer, QKV, qkv)
+    if len(layers.head_norms):
+        for token in range(len(x)):
+            queries, own = qkv[token, :heads], qkv[token, heads : heads + kv_heads]
+            rms_norm(queries, layers.head_norms[layer, 0], layers.eps, queries)
+            rms_norm(own, layers.head_norms[layer, 1], layers.eps, own)
+    rotate(qkv, heads + kv_heads, cos, sin)
+    query: Any = np.int64(qkv.ctypes.data)
+    seen: Any = np.int64(room.seen.ctypes.data)
+    key = query + heads * head_bytes
+    keys = cache.address + 2 * layer * cache.bytes
+    values = keys + cache.bytes
+    blocks, size = cache.blocks, cache.block_size
+    value = key + kv_heads * head_bytes
+    if store(key, row_bytes, value, row_bytes, keys, values, blocks, kv_heads, size, cache.slots, vectors) == BROKEN:
+        return BROKEN
+    return attend(
+        seen,
+        query,
+        row_bytes,
+        heads,
+        keys,
+        values,
+        blocks,
+        kv_heads,
+        size,
+        cache.tables,
+        cache.starts,
+        cache.lens,
+        layers.scale,
+        layers.windows[layer],
+        vectors,
+    )
+
+
+@entry_point
+def run_output(layer: int, layers: Any, room: Any) -> None:
+    """What attention adds to x, or this device's part of it, into `room.added`."""
+    _multiply(room.seen, layers, layer, OUTPUT, room.added)
+
+
+@entry_point
+def run_feedforward(layer: int, x: Any, layers: Any, room: Any) -> None:
+    """What the feedforward part adds to x, or this device's part of it, into `room.added`."""
+    rms_norm(x, layers.norms[layer, 1], layers.eps, room.normed)
+    _multiply(room.normed, layers, layer, UP, room.up)
+    gated_silu(room.up, room.gated)
+    _multiply(room.gated, layers, layer, DOWN, room.added)
+
+
+@entry_point
+def _multiply(x: Any, layers: Any, layer: int, which: int, y: Any) -> None:
+    weights, inputs, panels, scale, bias = layers.matrices[layer, which]
+    from_x: Any = np.int64(x.ctypes.data)
+    to_y: Any = np.int64(y.ctypes.data)
+    times(layers.is_int8, from_x, 4 * x.shape[1], len(x), weights, inputs, panels, scale, bias, to_y)
+
+
+@entry_point
+def _add(x: Any, added: Any) -> None:
+    for row in range(x.shape[0]):
+        for column in range(x.shape[1]):
+            x[row, column] += added[row, column]
+
+
+class CompiledLayers:
+    """The layers of a loaded decoder shard. Made by `compile_layers`."""
+
+    def __init__(self, model: Decoder, windows: list[int]) -> None:
+        sizes = model.config.sizes
+        layers: list[Any] = list(model.layers)
+        matrices: list[list[Panels]] = [_panels(layer) for layer in layers]
+        attentions: list[Any] = [layer.attention for layer in layers]
+        first: Attention = attentions[0]
+        norms = [torch.stack((layer.first_norm.weight, layer.second_norm.weight)) for layer in layers]
+        head_norms = [torch.stack((one.q_norm.weight, one.k_norm.weight)) for one in attentions if one.has_norms]
+        self._layers = Layers(
+            matrices=np.array([[panels.address for panels in row] for row in matrices], np.int64),
+            is_int8=int(matrices[0][0].is_int8),
+            norms=torch.stack(norms).detach().numpy().copy(),
+            head_norms=(torch.stack(head_norms) if head_norms else torch.empty(0, 2, first.size)).detach().numpy(),
+            windows=np.array(windows, np.int64),
+            heads=first.heads,
+            kv_heads=first.kv_heads,
+            eps=model.config.norm_eps,
+            scale=sizes.head_size**-0.5,
+        )
+        self._tensor = model.tensor
+        self._vectors = (0,) * (sizes.head_size // LANES)
+        self._widths = sizes.hidden, first.size, matrices[0][UP].outputs
+        self._kept = matrices
+        self._room: dict[int, Room] = {}
+
+    def run(
+        self, x: Tensor, turn: Rotation, step: GenerateStep, cache: Tensor, tensor: Collectives | None = None
+    ) -> Tensor:
+        """x [tokens, hidden], which is used up; cache as Cache says; `tensor` adds up instead of the model's own."""
+        tensor = tensor or self._tensor
+        _, _, blocks, _, block_size, _ = cache.shape
+        address, layer_bytes = cache.data_ptr(), cache.stride(1) * 4
+        arrays = step.slots, step.block_tables, step.query_starts, step.context_lens
+        place = Cache(address, layer_bytes, blocks, block_size, *arrays)
+        cos, sin = turn.cos[:, 0].numpy(), turn.sin[:, 0].numpy()
+        room = self._room_for(len(x))
+        if self._tensor.size == 1:
+            _check(run_layers(x.numpy(), self._layers, place, room, cos, sin, self._vectors))
+            return x
+        added = torch.from_numpy(room.added)
+        for layer in range(len(self._layers.matrices)):
+            _check(run_attention(layer, x.numpy(), self._layers, place, room, cos, sin, self._vectors))
+            run_output(layer, self._layers, room)
+            tensor.all_reduce(added)
+            x += added
+            run_feedforward(layer, x.numpy(), self._layers, room)
+            tensor.all_reduce(added)
+            x += added
+        return x
+
+    def _room_for(self, tokens: int) -> Room:
+        """Kept for each number of tokens seen: new memory costs page faults."""
+        if tokens not in self._room:
+            if len(self._room) > MOST_ROOMS:
+                self._room.clear()
+            hidden, size, up = self._widths
+            heads, kv_heads = self._layers.heads, self._layers.kv_heads
+            shapes = (hidden,), (heads + 2 * kv_heads, size), (heads * size,), (up,), (up // 2,), (hidden,)
+            self._room[tokens] = Room(*(np.empty((tokens, *shape), np.float32) for shape in shapes))
+        return self._room[tokens]
+
+
+MOST_ROOMS = 64
+
+
+def _check(found: int) -> None:
+    assert found != BROKEN, "the step names blocks that the cache has not"
+
+
+def _panels(layer: Any) -> list[Panels]:
+    attention, feedforward = layer.attention, layer.feedforward
+    return [linear.panels for linear in (attention.qkv, attention.output, feedforward.up, feedforward.down)]
+
+
+def compile_layers(model: Decoder, windows: list[int]) -> CompiledLayers | None:
+    """None for a model whose layers are of another kind, or not on a CPU."""
+    size = model.config.sizes.head_size
+    is_dense = all(isinstance(layer.feedforward, Feedforward) for layer in model.layers)
+    if not is_dense or size % LANES or model.config.rope is None or model.config.activation != "silu":
+        return None
+    linears = [part for part in model.layers.modules() if isinstance(part, PanelLinear)]
+    # Outputs that do not fill the last panel would be written into rows longer than the next step reads.
+    is_whole = len(linears) == 4 * len(model.layers) and all(linear.outputs % WIDTH == 0 for linear in linears)
+    norms = all(isinstance(layer.first_norm, RmsNorm) for layer in model.layers)
+    gated = model.config.sizes.gated_ffn
+    return CompiledLayers(model, windows) if is_whole and norms and gated and len(model.layers) else None

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen import TrafficError, gamma_arrivals, poisson_arrivals, weibull_arrivals
-from loadgen.arrivals import weibull_shape
+from loadgen.arrivals import gamma_arrivals, poisson_arrivals, weibull_arrivals, weibull_shape
+from loadgen.errors import TrafficError
 
 RATES = st.floats(0.01, 50)
 CVS = st.floats(0.05, 20)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen import TrafficError, burst_arrivals, day_arrivals, on_off_arrivals
+from loadgen.curves import burst_arrivals, day_arrivals, on_off_arrivals
+from loadgen.errors import TrafficError
 
 
 def rng(seed=0):

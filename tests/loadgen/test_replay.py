@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen import TrafficError, gamma_arrivals, replay
-from loadgen.replay import window_stats
+from loadgen.arrivals import gamma_arrivals
+from loadgen.errors import TrafficError
+from loadgen.replay import replay, window_stats
 
 
 def rng(seed=0):

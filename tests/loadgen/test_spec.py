@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen import Arrivals, TrafficError, power_law_split, traffic_from_spec, uniform_split
+from loadgen.errors import TrafficError
+from loadgen.spec import traffic_from_spec
+from loadgen.splits import power_law_split, uniform_split
+from loadgen.workload import Arrivals
 
 MODELS = ["a", "b", "c"]
 GAMMA = {"kind": "gamma", "duration": 300, "seed": 0, "rates": {"a": 5, "b": 10.0, "c": 1}, "cv": 3}

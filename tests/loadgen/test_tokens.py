@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen import FromTrace, Independent, LogNormal, Quantiles, TokenCounts, TrafficError
+from loadgen.errors import TrafficError
+from loadgen.tokens import FromTrace, Independent, LogNormal, Quantiles, TokenCounts
 
 
 def rng(seed=0):

@@ -5,7 +5,9 @@ import gzip
 import numpy as np
 import pytest
 
-from loadgen import TrafficError, read_azure, read_servegen, read_servegen_tokens, read_workload
+from loadgen.errors import TrafficError
+from loadgen.servegen import read_servegen, read_servegen_tokens
+from loadgen.traces import read_azure, read_workload
 
 HEADER = "arrival_s,input_tokens,output_tokens\n"
 

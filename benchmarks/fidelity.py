@@ -1,0 +1,211 @@
+"""Is what the simulator says what happens? Attainment and latency, simulated and measured, point by point.
+
+python -m benchmarks.fidelity [--tiny] [--sets real emulated] [--workers paced|real] [--seconds S] [--records FILE]
+                              [--figure FILE.svg]
+
+`real`: real torch workers on two devices (paced: four times as slow, so that router and client do not take their
+cores), one-pass models one by one and in batches, generating ones, each on two placements. `emulated`: workers without
+models on 16 to 64 devices. Each point sends its arrivals over HTTP to a server that refuses by deadline, and simulates
+the same arrivals with the measured profile and with how the placement was seen to serve before (harness/service.py),
+which the server is told too. `ratio`: the largest of the differences over their limits. With --records a
+run that was stopped goes on where it was; a complete one only prints and draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import emit, note
+from benchmarks.harness.draw import demand_of, measured, send, simulated
+from benchmarks.harness.fidelity_figure import write_figure
+from benchmarks.harness.fidelity_worlds import Load, Setting, emulated_settings, real_settings
+from benchmarks.harness.records import Record, Records
+from benchmarks.harness.server import Server
+from benchmarks.harness.service import Service, look_at_service
+from benchmarks.harness.world import World
+from placement.plan import Plan
+from placement.problem import Problem
+
+PACE = 4.0
+FULL_AT = 0.95
+"""A placement does what it can where this share of Poisson arrivals is answered in time."""
+BURST, TINY_BURST = 48, 16
+"""Requests at once for each two groups, to look how a placement serves."""
+LIMITS = {
+    "real": {"attainment": 0.02, "worst_attainment": 0.04, "latency": 0.10},
+    "emulated": {"attainment": 0.01, "worst_attainment": 0.04, "latency": 0.10},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--sets", nargs="+", choices=sorted(LIMITS), default=sorted(LIMITS))
+    parser.add_argument("--workers", choices=("paced", "real"), default="paced", help="of the set `real`")
+    parser.add_argument("--settings", nargs="+", help="only those whose name begins so")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each point")
+    parser.add_argument("--records", type=Path, help="where points are kept; one that is there is not made again")
+    parser.add_argument("--figure", type=Path, metavar="FILE.svg")
+    options = parser.parse_args()
+    workers: dict[str, Any] = {"kind": "real"} if options.workers == "real" else {"kind": "paced", "pace": PACE}
+    sets = {"real": real_settings(workers, options.tiny), "emulated": emulated_settings()}
+    if options.tiny:
+        sets = {"emulated": [emulated_settings((16,))[0].shortened("replicas", (Load(0.5, 1), Load(2.0, 1)))]}
+        options.seconds = 4.0
+    records = Records(options.records, ("set", "workers", "setting", "placement", "rate", "cv"))
+    for name in sets:
+        if name in options.sets:
+            for setting in sets[name]:
+                if options.settings is None or setting.name.startswith(tuple(options.settings)):
+                    kind = "emulated" if name == "emulated" else options.workers
+                    Trial(name, kind, setting, options.seconds, records, TINY_BURST if options.tiny else BURST).run()
+    report = summarise(records.all)
+    if options.figure is not None:
+        write_figure(options.figure, records.all)
+    emit(report)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All points of a setting."""
+
+    set: str
+    workers: str
+    setting: Setting
+    seconds: float
+    records: Records
+    burst: int = BURST
+
+    def run(self) -> None:
+        missing = [point for point in self.setting.points() if not self.records.has(**self._key(*point))]
+        if not missing:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            world = self.setting.make(Path(folder))
+            for name, plan in self.setting.placements.items():
+                loads = [load for placement, load in missing if placement == name]
+                if loads:
+                    self._place(world, name, plan, loads)
+
+    def _key(self, placement: str, load: Load) -> Record:
+        return {
+            "set": self.set,
+            "workers": self.workers,
+            "setting": self.setting.name,
+            "placement": placement,
+            "rate": load.rate,
+            "cv": load.cv,
+        }
+
+    def _place(self, world: World, placement: str, plan: Plan, loads: list[Load]) -> None:
+        """Look how the placement serves, tell a server of it, and try all loads on that."""
+        problem, given, traffic = world.problem(), f"--plan={world.write_plan(placement, plan)}", self.setting.traffic
+        with Server(world.write(placement), given) as server:
+            self._look(problem, plan, server)  # the first requests of a server are slow
+            service = self._look(problem, plan, server)
+        note(f"{self.setting.name}, {placement}: {service}")
+        world = world.stretched(service.stretch)
+        problem = service.applied(problem)
+        full = full_rate(problem, plan, traffic)
+        with Server(world.write(placement, overhead=service.overhead_s), given) as server:
+            self._look(problem, plan, server)
+            for load in loads:
+                figures = try_load(problem, plan, server.url, load, full, self.seconds, traffic)
+                kept = {"stretch": round(service.stretch, 4), "overhead_ms": round(1e3 * service.overhead_s, 3)}
+                self.records.add(self._key(placement, load) | figures | kept)
+                note(f"  {load}: {told(figures)}")
+
+    def _look(self, problem: Problem, plan: Plan, server: Server) -> Service:
+        return look_at_service(problem, plan, server.url, burst=self.burst, **self.setting.traffic)
+
+
+def try_load(
+    problem: Problem, plan: Plan, url: str, load: Load, full: float, seconds: float, traffic: dict[str, Any]
+) -> Record:
+    sent = send(url, rate=f"{load.rate * full}", cv=f"{load.cv}", duration=f"{seconds}s", seed=1, **traffic)
+    goals = [model.slo for model in problem.models]
+    return {
+        "requests": len(sent.demand),
+        "per_s": round(load.rate * full, 2),
+        "generates": any(model.generates for model in problem.models),
+        "measured": measured(sent).figures(goals),
+        "simulated": simulated(problem, plan, sent.demand).figures(goals),
+        "valid": sent.summary.valid,
+    }
+
+
+def full_rate(problem: Problem, plan: Plan, traffic: dict[str, Any]) -> float:
+    """The rate, by the simulator, at which FULL_AT of Poisson arrivals are in time."""
+    goals = [model.slo for model in problem.models]
+    low, high = 0.0, 1.0
+
+    def holds(rate: float) -> bool:
+        demand = demand_of(problem, rate=f"{rate}", cv="1", duration=f"{2000 / rate}s", seed=0, **traffic)
+        return simulated(problem, plan, demand).figures(goals)["attainment"] >= FULL_AT
+
+    while holds(high):
+        low, high = high, 2 * high
+    while high > 1.01 * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def summarise(records: list[Record]) -> dict[str, Any]:
+    sets = {name: _set([one for one in records if one["set"] == name]) for name in LIMITS}
+    known = {name: found for name, found in sets.items() if found["points"]}
+    ratios = [found[what] / limit for name, found in known.items() for what, limit in LIMITS[name].items()]
+    return {
+        "benchmark": "fidelity",
+        "ratio": round(max(ratios), 3),
+        "sets": known,
+        "limits": LIMITS,
+        "points": records,
+    }
+
+
+def _set(records: list[Record]) -> dict[str, Any]:
+    if not records:
+        return {"points": 0}
+    attainment = [abs(one["measured"]["attainment"] - one["simulated"]["attainment"]) for one in records]
+    found: dict[str, Any] = {
+        "points": len(records),
+        "requests": sum(one["requests"] for one in records),
+        "invalid": sum(not one["valid"] for one in records),
+        "attainment": round(float(np.mean(attainment)), 4),
+        "worst_attainment": round(max(attainment), 4),
+    }
+    for name in ("latency", "ttft", "tpot"):
+        errors = [_error(one, f"{name}_ms") for one in records if f"{name}_ms" in one["measured"]]
+        p99 = [_error(one, f"{name}_p99_ms") for one in records if f"{name}_ms" in one["measured"]]
+        if errors:
+            found |= {
+                name: round(float(np.mean(np.abs(errors))), 4),
+                f"worst_{name}": round(float(np.max(np.abs(errors))), 4),
+                f"{name}_bias": round(float(np.mean(errors)), 4),
+                f"{name}_p99": round(float(np.mean(np.abs(p99))), 4),
+            }
+    return found
+
+
+def _error(record: Record, figure: str) -> float:
+    return float(record["measured"][figure] / record["simulated"][figure] - 1)
+
+
+def told(figures: Record) -> str:
+    real, model = figures["measured"], figures["simulated"]
+    text = f"{real['attainment']:.3f} in time, simulated {model['attainment']:.3f}"
+    for name in ("latency_ms", "ttft_ms", "tpot_ms"):
+        if name in real:
+            text += f"; {name} {real[name]:.1f}, simulated {model[name]:.1f}"
+    return text
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The page about a load test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadgen.client.run import Outcome
+from loadgen.max_rate import MaxRate
+from loadgen.report import plots
+from loadgen.report.page import Page
+from loadgen.report.text import part_rows, percent, spread_rows
+
+
+def write_report(path: Path, outcome: Outcome, found: MaxRate | None, command: str) -> None:
+    """`outcome`: of the test, or of the last one at the largest rate held."""
+    summary, demand, columns = outcome.summary, outcome.demand, outcome.columns
+    page = Page(f"Load on {summary.url}")
+    for reason in summary.invalid_because:
+        page.warning(f"Invalid: {reason}.")
+    page.facts(
+        [
+            ("attainment", percent(summary.attainment)),
+            (f"worst model: {summary.worst_model[0]}", percent(summary.worst_model[1])),
+            ("goodput, requests per second", f"{summary.goodput:.4g}"),
+            (f"sent per second ({summary.asked.rate:g} asked)", f"{summary.rate:.4g}"),
+            ("refused", str(summary.refused)),
+            ("failed", str(summary.failed)),
+        ]
+    )
+    if found is not None:
+        said = "none that was tried" if found.rate is None else f"{found.rate:.4g} requests per second"
+        page.heading("Largest rate held", f"At {percent(found.at)}: {said}; limited by the {found.limited_by}.")
+        page.figure(plots.share_of_probes(found.probes, found.at))
+    page.heading("Times", "Counted from when a request was due, not from when it was sent.")
+    page.table(spread_rows(summary))
+    page.heading("Latency over time", "Of answered requests, by when they were due.")
+    page.figure(plots.latency_over_time(columns, demand))
+    page.heading("What became of requests")
+    page.figure(plots.answers_over_time(columns, demand))
+    if len(summary.stages) > 1:
+        page.heading("Attainment by rate and cv")
+        page.figure(plots.attainment_by_rate(summary.stages))
+        stages = [(f"rate {part.asked.rate:g}, cv {part.asked.cv}", part) for part in summary.stages]
+        page.table(part_rows("stage", stages))
+    page.heading("Models")
+    page.table(part_rows("model", summary.models.items()))
+    page.figure(plots.spread_by_model(columns, demand))
+    reasons = [*summary.refusals.items(), *summary.failures.items()]
+    if reasons:
+        page.heading("Why requests were not answered")
+        page.table([["reason", "requests"], *([reason, str(count)] for reason, count in reasons)])
+    page.heading("How this was made")
+    page.command(command)
+    page.write(path)

@@ -1,0 +1,1 @@
+"""Load tests with Locust: one sender a worker process, each with its share of one demand. Needs locust and gevent."""

@@ -1,0 +1,159 @@
+"""Elastic training: how long a worker takes to join and to leave, and the others to go on when one is killed.
+
+python -m benchmarks.elastic [--tiny] [--cycles N] [--peer]
+
+One `lm` job on two devices, steps of 50 ms. A cycle: a worker leaves, one joins, is killed with SIGKILL, and its
+successor joins. Seconds: `leave` from asking until its process is gone, `join` from a worker that is ready (after
+`start`, while the others train) to the first step with it, `kill` from the signal to the next step of the others, and
+`pause`, the longest time between two steps. `same_bits`: every step was made once, and all that was learned is what one
+worker alone learns in as many. --peer measures torchft 0.2 in the same way (in an environment of its own).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import emit, note
+from benchmarks.harness.elastic_job import ElasticJob
+from benchmarks.peers.environment import HERE, peer_python
+from placement.units import Seconds
+from serving.small_models.random import make_random
+from training.elastic.spec import LmSpec
+
+LIMIT_S = 1.0
+"""From the decision to a device that serves again; leaving is the trainer's part of it."""
+STEP_S = 0.05
+Times = dict[str, list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="one cycle: a check that it runs")
+    parser.add_argument("--cycles", type=int, default=20)
+    parser.add_argument("--peer", action="store_true", help="measure torchft too")
+    given = parser.parse_args()
+    cycles = 1 if given.tiny else given.cycles
+    with tempfile.TemporaryDirectory() as folder:
+        times, steps, same = measure(Path(folder), cycles)
+    leave = summary(times["leave"])["p99"]
+    emit(
+        {
+            "benchmark": "elastic",
+            "cycles": cycles,
+            "seconds": {name: summary(each) for name, each in times.items()},
+            "limit_s": LIMIT_S,
+            "ratio_to_limit": round(leave / LIMIT_S, 4),
+            "steps": steps,
+            "same_bits": same,
+            "torchft": torchft(cycles) if given.peer else None,
+        }
+    )
+
+
+def measure(folder: Path, cycles: int) -> tuple[Times, int, bool]:
+    make_random(folder / "base", hidden=64, layers=2, heads=4, ffn=128, vocabulary=512)
+    np.save(folder / "tokens.npy", np.random.default_rng(0).zipf(1.3, 100_000) % 512)
+    spec = LmSpec(
+        model=str(folder / "base"),
+        data=str(folder / "tokens.npy"),
+        steps=10**6,
+        batch=4,
+        context=32,
+        fresh=True,
+        pace=Seconds(STEP_S),
+    )
+    times: Times = {name: [] for name in ("start", "join", "join_pause", "leave", "leave_pause", "kill")}
+    with ElasticJob(folder / "job", spec, (0, 1)) as job:
+        job.first_step(2, 0.0)
+        for cycle in range(cycles):
+            _leave(job, times)
+            _join(job, times, time.time(), lambda: job.ask(0, 1))
+            _kill(job, times)
+            note(f"cycle {cycle + 1} of {cycles}")
+        job.stop()
+        return times, *_compare(job, spec, folder)
+
+
+def _leave(job: ElasticJob, times: Times) -> None:
+    time.sleep(3 * STEP_S)
+    began = time.time()
+    job.ask(0)
+    times["leave"].append(time.time() - began)
+    job.first_step(1, began)
+    times["leave_pause"].append(job.longest_pause(began))
+
+
+def _join(job: ElasticJob, times: Times, began: float, ask: Any) -> None:
+    ask()
+    joined = job.first_step(2, began)
+    ready = float(job.history("ready", began)[0]["at"])
+    times["start"].append(ready - began)
+    times["join"].append(joined - ready)
+    times["join_pause"].append(job.longest_pause(began))
+
+
+def _kill(job: ElasticJob, times: Times) -> None:
+    time.sleep(3 * STEP_S)
+    victim, began = job.ask().workers["local/1"], time.time()
+    os.kill(victim, signal.SIGKILL)
+    alone = job.first_step(1, began)
+    times["kill"].append(alone - began)
+    _join(job, times, alone, lambda: None)  # a step with the victim may have been noted behind the signal
+
+
+def _compare(job: ElasticJob, spec: LmSpec, folder: Path) -> tuple[int, bool]:
+    """How many steps were made, and whether they have learned what one worker alone would have."""
+    import torch
+
+    from serving.parallel import Alone
+    from training.elastic.checkpoints import Checkpoints
+    from training.elastic.exchange import sum_parts
+    from training.elastic.learner import Learner
+    from training.elastic.task import CHECKPOINT
+
+    torch.set_num_threads(1)
+    found = Checkpoints(job.folder / CHECKPOINT, spec.keep).latest()
+    assert found is not None
+    learner = Learner(spec, Path(spec.data))
+    learner.begin()
+    while learner.step < found.step:
+        learner.take(sum_parts(Alone(), learner.gradients(range(spec.parts)), spec.parts, learner.size))
+    wanted = learner.state().tensors
+    is_same = wanted.keys() == found.tensors.keys() and all(torch.equal(wanted[n], found.tensors[n]) for n in wanted)
+    noted = [one["step"] for one in job.history("step")]
+    return found.step, is_same and noted == list(range(1, found.step + 1))
+
+
+def torchft(cycles: int) -> dict[str, Any]:
+    """Its heartbeats time out after 1 s, and after 0.3 s."""
+    python = peer_python("torchft")
+    found = {}
+    for timeout_ms in (1000, 300):
+        command = [str(python), str(HERE / "torchft_peer.py"), str(timeout_ms), str(cycles)]
+        run = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+        times = json.loads(run.stdout.splitlines()[-1])
+        found[f"{timeout_ms} ms"] = {name: summary(each) for name, each in times.items()}
+    return found
+
+
+def summary(times: list[float]) -> dict[str, float]:
+    return {
+        "median": round(statistics.median(times), 4),
+        "p99": round(float(np.percentile(times, 99)), 4),
+        "most": round(max(times), 4),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""Who trains: the coordinator of an `lm` job starts a worker on each of its devices, says who trains together, and sees
+to it that the job goes on when one joins, leaves or dies. Imports no torch; the steps themselves do not pass here.
+
+Workers train in generations. To change who takes part, those that train are paused behind a step, and all that are
+there go on together; whoever has fewer steps than the others gets their state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from placement.errors import InputError
+from placement.files import write_json
+from serving.worker.launcher import Exit, Handle, Launcher, WorkerSpec
+from serving.worker.link import Link
+from serving.worker.listener import listen
+from training.elastic.history import History
+from training.elastic.messages import Done, Finish, Finished, Go, Leave, Orders, Parted, Pause, Ready, Reports
+from training.elastic.spec import LmSpec
+from training.elastic.task import FINISHED, Task, WorkerTask
+from training.elastic.worker_link import LINK
+
+LEAVE_S = 0.3
+"""What a worker gets to come to the end of its step; its state is the others' too, so that killing it costs a step."""
+MOST_FAILURES, MOST_KILLS = 5, 100
+"""Workers that end, or are killed, on a device without a step in between: then the job fails, unless others train."""
+MEET_S, LONGEST_MEET_S = 0.5, 8.0
+"""All that are told to go are there and wait; where one dies just then, the others find out after this. Doubled after
+a generation that did not come to a step."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 60.0
+WORKER = "training.elastic.worker_process"
+
+
+class JobFailed(RuntimeError):  # noqa: N818  (it says what happened)
+    """Its workers die again and again."""
+
+
+@dataclass(eq=False)
+class Member:
+    """One worker. `step`: how many steps its state has seen, -1 without one."""
+
+    name: str
+    device: str
+    handle: Handle | None = None
+    link: Link[Orders, Reports] | None = None
+    state: Literal["starting", "waiting", "training", "finishing", "leaving"] = "starting"
+    step: int = -1
+
+    def send(self, order: Orders) -> None:
+        assert self.link is not None
+        self.link.send(order)
+
+
+class Coordinator:
+    def __init__(self, task: Task, spec: LmSpec, folder: Path, tokens: Path, launcher: Launcher) -> None:
+        self._task, self._spec, self._folder, self._tokens, self._launcher = task, spec, folder, tokens, launcher
+        self._meetings = Path(tempfile.mkdtemp(prefix="penstock-lm-"))
+        self._history = History(folder)
+        self._wanted: dict[str, str] = {}
+        self._members: list[Member] = []
+        self._generation = self._size = 0
+        self._paused = -1
+        self._started = 0
+        self._meet_s = MEET_S
+        self._losses: Counter[str] = Counter()
+        """How often a worker has ended on each device since one last made a step there."""
+        self._is_stopping = False
+        self._gone = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self._meetings}/workers.sock"
+
+    @property
+    def door(self) -> Path:
+        return self._meetings / "door.sock"
+
+    @property
+    def workers(self) -> dict[str, int]:
+        """Process of each device that a worker is on."""
+        return {member.device: member.handle.pid for member in self._members if member.handle is not None}
+
+    @property
+    def step(self) -> int:
+        return self._history.step
+
+    async def run(self) -> None:
+        """Until the job is done or has been stopped; an InputError or JobFailed says why it cannot go on."""
+        listener = await listen(self.address, Reports, lambda link: None, self._take, self._lose, settings=LINK)
+        try:
+            self._want(self._task.devices)
+            await self._end
+        finally:
+            for member in self._members:
+                if member.handle is not None:
+                    member.handle.kill()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            listener.close()
+            self._history.close()
+            shutil.rmtree(self._meetings, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Write a checkpoint and end: in time, or with the last checkpoint there is."""
+        self._is_stopping = True
+        asyncio.get_running_loop().call_later(0.8 * self._task.grace_s, self._finish)
+        self._consider()
+
+    async def resize(self, devices: Mapping[str, str]) -> None:
+        """Train on these devices from now on; returns when the others are free."""
+        self._want(devices)
+        async with self._gone:
+            await self._gone.wait_for(lambda: all(member.device in self._wanted for member in self._members))
+
+    # What happens
+
+    def _take(self, link: Link[Orders, Reports], report: Reports) -> None:
+        member = next((member for member in self._members if member.link is link), None)
+        if isinstance(report, Ready):
+            member = next((member for member in self._members if member.name == report.name), None)
+        if member is None:
+            link.close("not a worker of this job")
+            return
+        match report:
+            case Ready():
+                member.link = link
+                self._history.note("ready", worker=member.name)
+                member.state = "waiting" if member.state == "starting" else member.state
+                if member.state == "leaving":
+                    member.send(Leave())
+            case Done(generation=generation, step=step, loss=loss):
+                member.step, self._meet_s = step, MEET_S
+                self._losses.pop(member.device, None)
+                self._history.note_step(step, loss, generation, self._size)
+                return
+            case Parted(step=step, leaves=leaves):
+                member.step = step
+                if member.state == "training":
+                    member.state = "leaving" if leaves else "waiting"
+            case Finished(step=step):
+                if step >= self._spec.steps:
+                    write_json(self._folder / FINISHED, {"step": step})
+                    self._finish()
+                elif self._is_stopping:
+                    self._finish()
+        self._consider()
+
+    def _lose(self, link: Link[Orders, Reports], reason: str) -> None:
+        for member in self._members:
+            if member.link is link and member.handle is not None:
+                member.handle.kill()  # it may hang; where it has ended, this does nothing
+
+    async def _live(self, member: Member) -> None:
+        """One worker, from its start to its end."""
+        task = WorkerTask(
+            spec=self._spec,
+            name=member.name,
+            device=self._wanted[member.device],
+            folder=str(self._folder),
+            tokens=str(self._tokens),
+            coordinator=self.address,
+        )
+        document = msgspec.to_builtins(task, enc_hook=float)
+        spec = WorkerSpec(name=member.name, device=task.device, module=WORKER, document=document)
+        try:
+            member.handle = await self._launcher.start(spec)
+        except InputError as error:
+            self._members.remove(member)
+            self._finish(error)
+            return
+        if member.state == "leaving" or self._end.done():
+            member.handle.kill()
+        ended = await member.handle.wait()
+        self._members.remove(member)
+        async with self._gone:
+            self._gone.notify_all()
+        if member.state != "leaving" and not self._end.done():
+            await self._mourn(member, ended)
+        if not self._is_stopping and not self._end.done():
+            self._start_missing()
+        self._consider()
+
+    async def _mourn(self, member: Member, ended: Exit) -> None:
+        """It ended by itself: another takes its place after a while, unless that has been to no avail."""
+        self._history.note("lost", worker=member.name, why=ended.reason)
+        if ended.code == 2:
+            self._finish(InputError(ended.lines[-1] if ended.lines else ended.reason))
+            return
+        self._losses[member.device] = losses = self._losses[member.device] + 1
+        if losses > (MOST_FAILURES if ended.signal is None else MOST_KILLS) and all(
+            one.step < 0 for one in self._members
+        ):
+            self._finish(JobFailed(f"{losses} workers ended without a step; the last: {ended.reason}"))
+            return
+        self._consider()  # the others need not wait
+        await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (losses - 1), LONGEST_PAUSE_S))
+
+    # What follows
+
+    def _want(self, devices: Mapping[str, str]) -> None:
+        self._wanted = dict(devices)
+        for member in self._members:
+            if member.device not in self._wanted:
+                self._send_away(member)
+        self._start_missing()
+        self._consider()
+
+    def _start_missing(self) -> None:
+        held = {member.device for member in self._members if member.state != "leaving"}
+        for device in self._wanted:
+            if device not in held:
+                self._start(device)
+
+    def _start(self, device: str) -> None:
+        self._started += 1
+        member = Member(f"worker-{self._started}", device)
+        self._members.append(member)
+        task = asyncio.create_task(self._live(member), name=member.name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _send_away(self, member: Member) -> None:
+        """The last that has a state writes it down first."""
+        if member.state in ("finishing", "leaving"):
+            return
+        heirs = [one for one in self._members if one is not member and one.state != "leaving" and one.step >= 0]
+        is_last = member.step >= 0 and not heirs
+        member.state = "leaving"
+        self._history.note("leaves", worker=member.name)
+        if member.link is None:
+            if member.handle is not None:
+                member.handle.kill()
+            return
+        member.send(Finish() if is_last else Leave())
+        if member.handle is not None:
+            wait_s = self._task.grace_s if is_last else LEAVE_S
+            asyncio.get_running_loop().call_later(wait_s, member.handle.kill)
+
+    def _consider(self) -> None:
+        """Bring about who shall train together, once nobody trains."""
+        if self._end.done():
+            return
+        training = [member for member in self._members if member.state == "training"]
+        waiting = [member for member in self._members if member.state == "waiting"]
+        if training:
+            if (waiting or self._is_stopping) and self._paused < self._generation:
+                self._paused = self._generation
+                for member in training:
+                    member.send(Pause(self._generation))
+            return
+        best = max((member.step for member in waiting), default=-1)
+        if self._is_stopping or best >= self._spec.steps:
+            self._conclude([member for member in waiting if member.step == best])
+        elif best >= 0 or all(member.step < 0 for member in self._members):  # else one that leaves is about to save it
+            self._form(waiting, best)
+
+    def _conclude(self, best: list[Member]) -> None:
+        """One writes down what all have; where that one is lost, another does."""
+        if any(member.state == "finishing" for member in self._members):
+            return
+        if best and best[0].step >= 0:
+            best[0].state = "finishing"
+            best[0].send(Finish())
+        elif self._is_stopping:
+            self._finish()
+
+    def _form(self, members: list[Member], best: int) -> None:
+        if not members:
+            return
+        self._generation, self._size = self._generation + 1, len(members)
+        meeting = self._meetings / f"meeting-{self._generation}"
+        meeting.mkdir(mode=0o700)
+        shutil.rmtree(self._meetings / f"meeting-{self._generation - 1}", ignore_errors=True)
+        source = next(rank for rank, member in enumerate(members) if member.step == best)
+        behind = tuple(rank for rank, one in enumerate(members) if rank != source and (one.step < best or best < 0))
+        self._history.note("goes on", generation=self._generation, workers=[member.name for member in members])
+        for rank, member in enumerate(members):
+            member.state = "training"
+            member.send(Go(self._generation, rank, len(members), source, behind, str(meeting), self._meet_s))
+        self._meet_s = min(2 * self._meet_s, LONGEST_MEET_S)
+
+    def _finish(self, trouble: Exception | None = None) -> None:
+        if self._end.done():
+            return
+        if trouble is None:
+            self._end.set_result(None)
+        else:
+            self._end.set_exception(trouble)

@@ -1,0 +1,75 @@
+"""What the coordinator of a job and its workers tell each other."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Order(msgspec.Struct, frozen=True, tag=True):
+    """To a worker."""
+
+
+class Go(Order, frozen=True):
+    """Train together, from the step that the `source` has; those `behind` get its state first."""
+
+    generation: int
+    rank: int
+    size: int
+    source: int
+    behind: tuple[int, ...]
+    meeting: str
+    """The directory where they meet."""
+    meet_s: float
+    """How long they wait for each other there."""
+
+
+class Pause(Order, frozen=True):
+    """Stop at the end of a step, all together, and wait for orders."""
+
+    generation: int
+
+
+class Leave(Order, frozen=True):
+    """Stop at the end of the step, and end."""
+
+
+class Finish(Order, frozen=True):
+    """Stop at the end of the step, write a checkpoint, and the model if all steps are done, and end."""
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """From a worker."""
+
+
+class Ready(Report, frozen=True):
+    """The first: it could train, and has no state yet."""
+
+    name: str
+
+
+class Done(Report, frozen=True):
+    """A step is made."""
+
+    generation: int
+    step: int
+    """How many are, with it."""
+    loss: float
+
+
+class Parted(Report, frozen=True):
+    """It no longer trains: all paused, a worker is lost, or all steps are done."""
+
+    generation: int
+    step: int
+    leaves: bool
+    """It was told to by others than the coordinator."""
+
+
+class Finished(Report, frozen=True):
+    """Its checkpoint is on the disk, and the model too if all steps are done."""
+
+    step: int
+
+
+Orders = Go | Pause | Leave | Finish
+Reports = Ready | Done | Parted | Finished

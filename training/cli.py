@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placement.errors import InputError
+from training.cli_queue import add_queue_commands
 
 if TYPE_CHECKING:
     from training.fleet import Fleet
@@ -31,6 +32,7 @@ def add_train_commands(app: typer.Typer) -> None:
     train = typer.Typer(help="The training queue.", no_args_is_help=True, rich_markup_mode=None)
     train.command()(simulate)
     train.command()(policies)
+    add_queue_commands(train)
     app.add_typer(train, name="train")
 
 

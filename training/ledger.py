@@ -78,12 +78,21 @@ class Ledger:
         _, chosen, taken = self._scratch
         return self._devices(chosen[:count].tolist(), taken[:count].tolist()) if count else None
 
-    def find_on(self, nodes: Iterable[tuple[int, int]]) -> Ints | None:
-        """Whole devices on the nodes a policy chose, as (node, workers)."""
-        chosen = list(nodes)
-        if any(not self.node_open[node] or self.node_free[node] < workers for node, workers in chosen):
-            return None
-        return self._devices([node for node, _ in chosen], [workers for _, workers in chosen])
+    def find_on(
+        self, nodes: Iterable[tuple[int, int]], share: float = 1.0, memory: float = 0.0, cpus: float = 0.0
+    ) -> Ints | None:
+        """Devices on the nodes a policy chose, as (node, workers): the fullest that have room, each once."""
+        parts = []
+        for node, workers in nodes:
+            if not self.node_open[node] or self.node_cpus[node] + TINY < workers * cpus:
+                return None
+            devices = slice(self.fleet.node_first[node], self.fleet.node_first[node] + self.fleet.node_size[node])
+            free = self.free[devices]
+            fits = np.flatnonzero((free + TINY >= share) & (self.free_memory[devices] >= memory))
+            if len(fits) < workers:
+                return None
+            parts.append(devices.start + fits[np.argsort(free[fits], kind="stable")[:workers]])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _devices(self, nodes: list[int], counts: list[int]) -> Ints:
         parts = []

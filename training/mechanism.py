@@ -86,6 +86,9 @@ class Mechanism:
             self.ledger.node_open.copy(),
             self._capacity,
             self.ledger.held,
+            self.ledger.free,
+            self.ledger.free_memory,
+            self.ledger.node_cpus,
             self.table,
             self.policy.information,
             self._ended[: self._ends],
@@ -198,7 +201,7 @@ class Mechanism:
         before = int(table.workers[row].sum())
         lacks = np.maximum(target - table.workers[row], 0)
         if nodes is not None and len(nodes):
-            found = [ledger.find_on(nodes.tolist())]
+            found = [ledger.find_on(nodes.tolist(), share, memory, cpus)]
         else:
             found = [
                 ledger.find(kind, int(lacks[kind]), share, memory, cpus, emptiest)

@@ -35,8 +35,9 @@ class Ordering:
         return Allocation(workers, wake=self.wake(view, workers))
 
 
-def in_order(view: View, key: Floats, strict: bool = False, preemptive: bool = True) -> Ints:
-    """Workers [n, kinds] by first fit in the order of `key`; without preemption, whoever runs keeps what it has."""
+def in_order(view: View, key: Floats, strict: bool = False, preemptive: bool = True, migrates: bool = False) -> Ints:
+    """Workers [n, kinds] by first fit in the order of `key`; without preemption, whoever runs keeps what it has. Who
+    `migrates` takes its fastest kind with room, else the one it runs on."""
     workers = np.zeros((len(view), len(view.capacity)), np.int64)
     free = view.capacity.copy()
     if preemptive:
@@ -45,5 +46,6 @@ def in_order(view: View, key: Floats, strict: bool = False, preemptive: bool = T
         keep_fastest(view.workers, view.running, view.total, view.speed, free, workers)
         waiting = np.flatnonzero(~view.running)
         order = waiting[np.argsort(key[waiting], kind="stable")]
-    first_fit(order, view.gpus, view.speed, view.mixed, view.workers, free, strict, workers)
+    held = np.zeros_like(workers) if migrates else view.workers
+    first_fit(order, view.gpus, view.speed, view.mixed, held, free, strict, workers)
     return workers

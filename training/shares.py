@@ -17,6 +17,9 @@ from training.arrays import Floats, Ints
 
 sparse: Any = scipy.sparse  # its stubs are at odds with lists of blocks
 TINY = 1e-12
+GUESS = 2.0
+CLOSE = 1e-3
+"""How far from the best rho finish-time fairness may end, relative."""
 LARGE = 600
 """Variables from which the interior-point method is the quicker one, by far."""
 
@@ -67,22 +70,31 @@ def soonest_fair(
     many times its need as it can says whether rho holds (1 or more), and how far from it the next guess should be.
     """
     low = float((elapsed / alone).max())
-    best = (throughput * equal_share(gpus, capacity)).sum(axis=1)
+    equal = equal_share(gpus, capacity)
+    best = (throughput * equal).sum(axis=1)
     high = float(((elapsed + work / np.maximum(best, TINY)) / alone).max())
     spare = throughput / work[:, None]
-    found = most_for_least(throughput / _needs(high, elapsed, work, alone)[:, None], gpus, capacity, spare, True)
+
+    def tried(rho: float) -> Shares:
+        needs = _needs(rho, elapsed, work, alone)
+        return most_for_least(throughput / needs[:, None], gpus, capacity, spare, True)
+
+    # Equal shares reach `high`; how many times the needs is not worth a program, twice is a guess.
+    found = Shares(equal, 1.0)
+    at_low, at_high = 0.0, GUESS
     for _ in range(steps):
-        if high - low <= 1e-3 * high:
+        if high - low <= CLOSE * high or at_high <= 1 + CLOSE:
             break
-        # With t times the needs everywhere, this rho would be reached by the shares in hand.
-        reached = float(((elapsed + work / np.maximum((throughput * found.x).sum(axis=1), TINY)) / alone).max())
-        high = min(high, reached)
-        guess = 0.5 * (low + high)
-        tried = most_for_least(throughput / _needs(guess, elapsed, work, alone)[:, None], gpus, capacity, spare, True)
-        if tried.value >= 1:
-            high, found = guess, tried
+        # For given shares the multiple is linear in rho, so a straight line nearly hits; a little above 1 is wanted.
+        part = (1 + CLOSE / 2 - at_low) / (at_high - at_low)
+        guess = low + (high - low) * min(max(part, 0.02), 0.98)
+        shares = tried(guess)
+        if shares.value >= 1:
+            high, at_high, found = guess, shares.value, shares
         else:
-            low = guess
+            if at_high == GUESS:  # nothing but a guess: on along the line from the foot
+                at_high = shares.value * (high - low) / (guess - low)
+            low, at_low = guess, shares.value
     reached = float(((elapsed + work / np.maximum((throughput * found.x).sum(axis=1), TINY)) / alone).max())
     return Shares(found.x, reached)
 

@@ -32,6 +32,11 @@ class View:
     """Devices of open nodes, [kinds]"""
     held: Held
     """Who holds which device."""
+    free: Floats
+    """The share of each device that nobody holds; the mechanism's own array, as the two below: read, never write."""
+    free_memory: Floats
+    free_cpus: Floats
+    """[nodes]"""
     _table: Table = field(repr=False)
     information: Information = "none"
     finished: Ints = field(default_factory=lambda: np.zeros(0, np.int64))

@@ -61,6 +61,14 @@ def test_gandiva_defragments():
     assert stayed.finish[4] > moved.finish[4]
 
 
+def test_gandiva_moves_to_a_faster_kind_that_is_idle():
+    where = fleet(nodes(1, 1), nodes(1, 1, "t4", "t"), speeds={"v100": 1.0, "t4": 0.5})
+    jobs = [job(0, 0, 10, 1), job(1, 0, 100, 1)]
+    # 10 s at half speed, then on the V100 that the first leaves.
+    assert run(jobs, where, "gandiva").finish.tolist() == pytest.approx([10, 105])
+    assert run(jobs, where, "fcfs").finish.tolist() == pytest.approx([10, 200])
+
+
 def test_gandiva_packs_while_it_pays():
     jobs = [job(n, 0, 100, 1) for n in range(4)]
     packed, alone = run(jobs, 2, "gandiva"), run(jobs, 2, "gandiva", packs=False)

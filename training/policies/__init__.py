@@ -20,7 +20,7 @@ class Entry(NamedTuple):
 
 ENTRIES: dict[str, Entry] = {
     "penstock": Entry(
-        "penstock", "Penstock", "least remaining work by an index learned from the queue's own past; elastic"
+        "penstock", "Penstock", "least remaining work, weighted so that those here are gone soonest; elastic"
     ),
     "fcfs": Entry("fcfs", "Fcfs", "first come, first served, nobody preempted"),
     "sjf": Entry("sjf", "Sjf", "shortest job first, preemptive"),
@@ -40,6 +40,7 @@ ENTRIES: dict[str, Entry] = {
     "chronus": Entry("chronus", "Chronus", "leases for deadlines by an integer program, best effort fills in"),
     "aonline": Entry("aonline", "Aonline", "admit if worth more than prices that rise with use"),
     "andreas": Entry("andreas", "Andreas", "least energy and lateness, by a randomised greedy"),
+    "pai": Entry("pai", "Pai", "predicted shortest first, parts of GPUs, high-end ones kept for who needs them"),
     "fewest-gpus": Entry("fewest_gpus", "FewestGpus", "fewest GPUs first, preemptive"),
 }
 

@@ -1,8 +1,8 @@
 """Gandiva: time slices at mini-batch boundaries, packing while it pays, growth onto idle GPUs, migration.
 
 Knows nothing of durations. Jobs take turns, a slice each; those that would wait are packed two to a device where
-their memory fits and neither ran badly packed before; with nobody waiting, elastic jobs grow, and spread ones move
-together.
+their memory fits and neither ran badly packed before; with devices for everybody, jobs move to faster kinds, elastic
+ones grow, and spread ones move together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Gandiva:
 
     def allocate(self, view: View) -> Allocation:
         turns = np.floor(view.run_s / self.slice_s + 1e-9)
-        workers = in_order(view, turns, self.strict)
+        enough = bool(view.gpus.sum() <= view.capacity.sum())
+        workers = in_order(view, turns, self.strict, migrates=enough)
         waiting = workers.sum(axis=1) == 0
         share = view.share.copy()
         if waiting.any() and self.packs:

@@ -1,31 +1,39 @@
-"""Penstock's own: least remaining time x GPUs^power first, the power being the one that would have served this queue
-best so far; elastic jobs run with their base and grow onto what is left.
+"""Penstock's own: least remaining time x GPUs^power first; elastic jobs run with their base and grow onto what is left.
 
-The power weighs short jobs against narrow ones (0: remaining time, 1: remaining service). Each time the number of
-arrivals has doubled, the latest of them are replayed under several powers. Without durations: attained service in
-two queues, and in the second whoever has most of it first, since it is nearest to its end.
+The power weighs short jobs against narrow ones (0: remaining time, 1: remaining service). At each decision the jobs
+around the border between running and waiting are run ahead under several powers, and the one under which they are
+gone soonest is taken. Where that costs those present nothing together, short and wide jobs then go first: whoever
+comes next will more easily pass a narrow one. Without durations: two queues by attained service, and within one
+whoever ran longest for its GPUs first: it is nearest to its end, and the narrower needs less to get there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from training.arrays import Floats
+from training.ahead import ABOVE, EQUAL, Room, let_pass, time_there
+from training.arrays import Floats, Ints
 from training.growing import bases, grown
-from training.kernels import replay
 from training.ordering import in_order
 from training.policies.tiresias_las import TiresiasLas
 from training.view import Allocation, Information, View
 
-POWERS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
-FIRST, LATEST, CLEARLY = 64, 4096, 0.03
-"""Arrivals before the first replay, the most that are replayed, and the gain that counts."""
-QUEUES = TiresiasLas(thresholds=(3600.0, 36000.0))
-"""For jobs whose duration nobody knows."""
+POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+WISH = -1.0
+"""The power by which jobs pass others where that costs nothing."""
+FEW = 128
+"""Jobs that are run ahead."""
+HORIZON = 1.25
+"""How far ahead to look, in times of the longest remaining: later, those to come will have changed everything."""
+OUTLIVED = 0.25
+"""Of what a job has done: what it is believed to need still, once it outlives its prediction."""
+QUEUES = TiresiasLas(thresholds=(3 * 3600.0,))
+"""For jobs whose duration nobody knows, in GPU-seconds."""
+AGEING, AGED = 0.1, 1800.0
+"""What a second of waiting counts as running within a queue, and the most it counts in all."""
 
 
 @dataclass(frozen=True)
@@ -38,34 +46,59 @@ class Penstock:
 
     def allocate(self, view: View) -> Allocation:
         if self.information == "none":
-            key = QUEUES.key(view) - 1e-15 * np.where(view.running | (view.attained > 0), view.attained, 0.0)
-            workers = in_order(view, key, self.strict)
+            workers = in_order(view, _blind(view), self.strict)
             return Allocation(workers, wake=QUEUES.wake(view, workers))
-        key = view.remaining_s * view.gpus.astype(np.float64) ** best_power(view)
+        left = work_left(view)
+        place = np.empty(len(view))
+        place[soonest_gone(left, view.gpus, int(view.capacity.sum()))] = np.arange(len(view))
         if not self.elastic or (view.fewest == view.most).all():
-            return Allocation(in_order(view, key, self.strict))
-        return Allocation(grown(view, bases(view, key, preemptive=True), view.remaining_s))
+            return Allocation(in_order(view, place, self.strict))
+        return Allocation(grown(view, bases(view, place, preemptive=True), left))
 
 
-def best_power(view: View) -> float:
-    """The power that the latest arrivals would have waited least under."""
-    if view.arrived < FIRST:
-        return 1.0
-    last = 1 << (view.arrived.bit_length() - 1)
-    submit, work, gpus = view.past(max(0, last - LATEST), last)
-    return _replayed(submit.tobytes(), work.tobytes(), gpus.tobytes(), int(view.fleet.capacity.sum()))
+def work_left(view: View) -> Floats:
+    """Seconds of work left; of a job that outlives its prediction, a part of what it has done, [n]"""
+    if view.information == "oracle":
+        return view.remaining_s
+    return np.maximum(view.remaining_s, OUTLIVED * view.progress)
 
 
-@lru_cache(maxsize=16)
-def _replayed(submit: bytes, work: bytes, gpus: bytes, capacity: int) -> float:
-    times, works, widths = np.frombuffer(submit), np.frombuffer(work), np.frombuffer(gpus, np.int64)
-    size = len(times)
-    waits: list[float] = []
+def soonest_gone(left: Floats, gpus: Ints, capacity: int) -> Ints:
+    """The jobs in the order in which to serve them, [n]"""
+    order = np.argsort(left * gpus, kind="stable")
+    taken = np.cumsum(gpus[order])
+    if not len(order) or taken[-1] <= capacity:
+        return order
+    # Those far before the border run in any order and those far behind it wait; what the former hold is not to be had.
+    border = int(np.searchsorted(taken, capacity, side="right"))
+    first = max(0, min(border - FEW // 2, len(order) - FEW))
+    among = np.sort(order[first : first + FEW])
+    held = int(taken[first - 1]) if first else 0
+    room = max(capacity - held, int(gpus[among].max()))
+    planned = among[run_ahead(left[among], gpus[among], room, everyone=len(among) == len(order))]
+    return np.concatenate((order[:first], planned, order[first + FEW :]))
+
+
+def run_ahead(left: Floats, gpus: Ints, capacity: int, everyone: bool) -> Ints:
+    """The best of the orders by power; where `everyone` is among these jobs, with those in front who cost nobody."""
+    width = gpus.astype(np.float64)
+    horizon, scratch = HORIZON * float(left.max()), Room.of(len(left))
+    best, least = np.arange(len(left)), ABOVE
     for power in POWERS:
-        room: tuple[Floats, Floats] = (np.zeros(size), np.zeros(size))
-        waits.append(
-            replay(times, works, widths, capacity, power, *room, np.zeros(size, np.int64), np.zeros(size, np.bool_))
-        )
-    best = int(np.argmin(waits))
-    # Remaining service is the safe choice: another must have been better by more than chance.
-    return POWERS[best] if waits[best] < (1 - CLEARLY) * waits[POWERS.index(1.0)] else 1.0
+        order = np.argsort(left * width**power, kind="stable")
+        found = time_there(order, left, gpus, capacity, horizon, least * (1 - EQUAL), scratch)
+        if found < least * (1 - EQUAL):
+            best, least = order, found
+    if everyone:
+        wish = np.argsort(left * width**WISH, kind="stable")
+        let_pass(best, wish, left, gpus, capacity, horizon, least, scratch)
+    return best
+
+
+def _blind(view: View) -> Floats:
+    """By queue; within one, who ran longest for its GPUs first, and what has waited counts a little."""
+    aged = view.run_s / view.gpus + np.minimum(AGEING * (view.now - view.submit - view.run_s), AGED)
+    order = np.lexsort((-aged, QUEUES.key(view)))
+    place = np.empty(len(view))
+    place[order] = np.arange(len(view))
+    return place

@@ -1,0 +1,143 @@
+"""`penstock` beside every other policy of its information class, with the truth and with wrong predictions.
+
+    python -m benchmarks.training_penstock [--case mix480|philly|lyra15d|mixes] [--tiny]
+
+Mean queueing is JCT less the time the job takes with what it asked for (elastic: its floor, every job at its most).
+mix480 runs on 64 GPUs, the public Philly month on 480, lyra15d's training part on 443 x 8 without loans. Prints one
+JSON line: by class `ratio`, our mean queueing over the best other's, and `p99_ratio` against that policy's p99 JCT; a
+lower bound on mean queueing (see training/lower_bound.py); every policy under prediction error sigma 0.25, 0.5 and 1.
+`mixes`: queues drawn as mix480 was, with other seeds, on which nothing was tuned; there the ratios are geometric means
+against the policy that is best on mix480.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import data_root, emit, note
+from benchmarks.training_lyra import lyra_jobs, lyra_world
+from benchmarks.training_pai import philly_jobs
+from placement.units import Seconds
+from training.estimates import with_error
+from training.fleet import Fleet
+from training.job_files import read_jobs
+from training.jobs import Job
+from training.lower_bound import least_mean_queue
+from training.policies import policy_named
+from training.simulator import World, simulate
+
+NONE = ("fcfs", "fewest-gpus", "tiresias-las", "tiresias-gittins", "gandiva")
+KNOWING = ("sjf", "srtf", "srsf", "themis", "optimus", "lyra")
+SIGMAS = (0.25, 0.5, 1.0)
+CASES = ("mix480", "philly", "lyra15d", "mixes")
+MIXES, MIX_WIDTHS, MIX_GPUS, MIX_LOAD = 12, {1: 240, 2: 80, 4: 80, 8: 80}, 64, 1.2
+MOST_FOR_BOUND, INTERVALS = 1000, 1500
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", choices=CASES, default="mix480")
+    parser.add_argument("--tiny", action="store_true", help="the first jobs alone: a check that it runs")
+    arguments = parser.parse_args()
+    case = arguments.case
+    if not (data_root() / "cases" / "training" / "mix480.csv").exists():
+        emit({"benchmark": "training_penstock", "skipped": "no training cases; set PENSTOCK_DATA", "classes": None})
+        return
+    if case == "mixes":
+        emit({"benchmark": "training_penstock", "case": case, "classes": over_mixes(1 if arguments.tiny else MIXES)})
+        return
+    jobs, world = read_case(case)
+    jobs = jobs[:100] if arguments.tiny else jobs
+    classes: dict[str, Any] = {}
+    if case == "lyra15d":
+        classes["elastic"] = compared(jobs, world, ("lyra", "optimus", "themis"), "predicted", None)
+    else:
+        classes["none"] = compared(jobs, world, NONE, "none", None)
+        classes["oracle"] = compared(jobs, world, KNOWING, "oracle", None)
+    for sigma in () if arguments.tiny else SIGMAS:
+        others = ("lyra", "optimus", "themis") if case == "lyra15d" else KNOWING
+        classes[f"predicted, sigma {sigma}"] = compared(jobs, world, others, "predicted", sigma)
+    bounded = len(jobs) <= MOST_FOR_BOUND
+    bound = least_mean_queue(jobs, int(world.fleet.capacity.sum()), INTERVALS) if bounded else None
+    emit(
+        {
+            "benchmark": "training_penstock",
+            "case": case,
+            "jobs": len(jobs),
+            "mean_work_s": round(float(np.mean([job.work_s for job in jobs])), 1),
+            "lower_bound_mean_queue": None if bound is None else round(bound, 1),
+            "classes": classes,
+        }
+    )
+
+
+def read_case(case: str) -> tuple[list[Job], World]:
+    if case == "mix480":
+        return read_jobs(data_root() / "cases" / "training" / "mix480.csv"), World(Fleet.of(64))
+    if case == "philly":
+        return philly_jobs(), World(Fleet.of(480))
+    return lyra_jobs(), lyra_world(loans=False)
+
+
+def over_mixes(seeds: int) -> dict[str, Any]:
+    """Each class's ratios over queues drawn anew: geometric means, and the worst."""
+    classes: dict[str, tuple[str, str, float | None]] = {
+        "none": ("tiresias-las", "none", None),
+        "oracle": ("srsf", "oracle", None),
+        **{f"predicted, sigma {sigma}": ("srsf", "predicted", sigma) for sigma in SIGMAS},
+    }
+    longest, philly = max(job.work_s for job in read_case("mix480")[0]), philly_jobs()
+    mixes = [drawn_mix(philly, longest, seed) for seed in range(seeds)]
+    found: dict[str, Any] = {}
+    for name, (other, information, sigma) in classes.items():
+        runs = [compared(jobs, World(Fleet.of(MIX_GPUS)), (other,), information, sigma) for jobs in mixes]
+        ratios = {key: np.array([run[key] for run in runs]) for key in ("ratio", "p99_ratio")}
+        found[name] = {"other": other} | {
+            key: {"mean": round(float(np.exp(np.log(values).mean())), 3), "worst": float(values.max())}
+            for key, values in ratios.items()
+        }
+    return found
+
+
+def drawn_mix(philly: list[Job], longest: float, seed: int) -> list[Job]:
+    """Philly's durations up to mix480's longest by width, its widths and load; arrivals at random."""
+    rng = np.random.default_rng(seed)
+    gpus = rng.permutation(np.repeat(list(MIX_WIDTHS), list(MIX_WIDTHS.values())))
+    known = {
+        width: [job.work_s for job in philly if job.gpus == width and job.work_s <= longest] for width in MIX_WIDTHS
+    }
+    work = np.array([rng.choice(known[width]) for width in gpus.tolist()])
+    arrivals = np.sort(rng.uniform(0, (work * gpus).sum() / MIX_GPUS / MIX_LOAD, len(gpus))).round()
+    return [
+        Job(id=str(n), arrival=Seconds(float(arrivals[n])), duration=Seconds(float(work[n])), gpus=int(gpus[n]))
+        for n in range(len(gpus))
+    ]
+
+
+def compared(
+    jobs: list[Job], world: World, others: tuple[str, ...], information: str, sigma: float | None
+) -> dict[str, Any]:
+    """Mean queueing and p99 JCT of each, and ours against the best other's."""
+    estimates = None if sigma is None else with_error(jobs, sigma)
+    floor = np.array([job.work_s * job.gpus / job.most for job in jobs])
+    rows: dict[str, dict[str, float]] = {}
+    for name in (*others, "penstock"):
+        options = {"information": information} if name == "penstock" else {}
+        outcome = simulate(jobs, world, policy_named(name, **options), estimates)
+        mean = float((outcome.jct - floor).mean())
+        rows[name] = {"mean_queue": round(mean, 1), "p99_jct": round(float(np.percentile(outcome.jct, 99)), 1)}
+        note(f"{information} {sigma}: {name} {rows[name]}")
+    best = min(others, key=lambda name: rows[name]["mean_queue"])
+    return {
+        "best_other": best,
+        "ratio": round(rows["penstock"]["mean_queue"] / rows[best]["mean_queue"], 3),
+        "p99_ratio": round(rows["penstock"]["p99_jct"] / rows[best]["p99_jct"], 3),
+        "rows": rows,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -11,20 +11,34 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loadgen.cli import add_load_command
+from moe.cli import add_moe_commands
 from placement.cli.commands import add_commands
 from placement.errors import InputError
+from serving.controller.cli import add_serve_commands
 from serving.profiler.cli import add_profile_command
 from serving.small_models.cli import add_models_commands
 from training.cli import add_train_commands
+
+if TYPE_CHECKING:
+    from serving.models.routes import RoutedDecoder
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 LONGEST_REASON = 300
 """Characters; a compiler's complaint can be pages."""
+
+
+def _open_routed(directory: Path) -> RoutedDecoder:
+    from serving.models.routes import RoutedDecoder
+
+    return RoutedDecoder(directory)
+
 
 app = typer.Typer(
     help="Serve many models from one pool of GPUs.",
@@ -33,9 +47,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+add_serve_commands(app)
 add_commands(app)
 add_models_commands(app)
 add_profile_command(app)
+add_load_command(app)
+add_moe_commands(app, _open_routed)
 add_train_commands(app)
 
 

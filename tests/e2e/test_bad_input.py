@@ -234,7 +234,7 @@ OPTIONS: dict[str, tuple[list[str], list[str]]] = {
     "more than all": ([*COMPARE, "--at", "120%"], ["--at", "120%"]),
     "an unknown policy, compared": ([*COMPARE, "--policies", "penstock,tarot"], ["tarot", "clockwork"]),
     "a missing workload, compared": ([*COMPARE, "--workload", "none.npz"], ["none.npz", "no such file"]),
-    "save onto a file": (["up", "--save", "plan.json"], ["--save", "plan.json"]),
+    "save onto a file": (["compare", "--save", "plan.json"], ["--save", "plan.json"]),
 }
 
 
@@ -245,7 +245,7 @@ def test_wrong_options(case: str, folder: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_traffic_error_is_bad_input(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    from loadgen import TrafficError
+    from loadgen.errors import TrafficError
 
     def fail(*_: object) -> None:
         raise TrafficError("rates.a: -1 is no rate;\ngive 0 or more")

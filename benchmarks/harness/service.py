@@ -1,0 +1,82 @@
+"""How a placement serves beside what its profile says, measured before it is tried: a factor on all times, and seconds
+spent outside the stages. Found from requests that come alone and from a burst, by what the simulator makes of both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness.draw import Seen, demand_of, measured, send, simulated
+from loadgen.client.run import Outcome as Sent
+from placement.plan import Plan
+from placement.problem import Problem, Slo
+from serving.controller.planning import paced
+
+PATIENT_S = 60.0
+APART = 0.4
+"""Requests that come evenly to a group, so many in the time one takes, do not meet."""
+MOST_ALONE_S = 8.0
+BURST_S = 0.05
+AMONG, AMONG_S = 2.0, 6.0
+"""So many sequences in a lane show how steps hold; a burst would show crowded ones, which a fit may miss by much."""
+LEAST, MOST = 0.5, 4.0
+
+
+@dataclass(frozen=True)
+class Service:
+    stretch: float
+    """How many times as long as profiled a request occupies devices, with what passes between one and the next."""
+    overhead_s: float
+    """What a request takes beyond that, and that occupies nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.stretch:.3f} times as long as profiled, {1e3 * self.overhead_s:.2f} ms outside"
+
+    def applied(self, problem: Problem) -> Problem:
+        models = tuple(replace(model, profile=paced(model.profile, self.stretch)) for model in problem.models)
+        return replace(problem, models=models, overhead=self.overhead_s)
+
+
+def look_at_service(
+    problem: Problem, plan: Plan, url: str, *, alone: int = 24, burst: int = 48, **traffic: Any
+) -> Service:
+    """`alone` requests that do not meet, then `burst` at once for each two groups (generating: some at a time)."""
+    patient = replace(
+        problem, overhead=0.0, models=tuple(replace(model, slo=_patient(model.slo)) for model in problem.models)
+    )
+    few = demand_of(problem, rate="1", cv="0.01", duration=f"{2 * len(problem.models)}s", **traffic)
+    rate = APART * len(plan.groups) / float(np.nanmean(simulated(patient, plan, few).latency_s))
+    told = {"slo": f"{PATIENT_S:g}s", "cv": "0.01", **traffic}
+    apart = send(url, rate=f"{rate}", duration=f"{min(alone / rate, MOST_ALONE_S)}s", **told)
+    count = burst * max(len(plan.groups) / 2, 1)
+    among = {"rate": f"{count / BURST_S}", "duration": f"{BURST_S}s"}
+    if any(model.generates for model in problem.models):
+        among = {"rate": f"{AMONG / APART * rate}", "duration": f"{AMONG_S}s"}
+    return _fit(patient, plan, apart, send(url, **among, **told))
+
+
+def _fit(problem: Problem, plan: Plan, apart: Sent, together: Sent) -> Service:
+    """Such that the burst takes as long on average as it did, and a request alone as long to its first answer."""
+    wanted_s, first = float(np.nanmean(measured(together).latency_s)), measured(apart).first_s
+    low, high = LEAST, MOST
+    while high > 1.0005 * low:
+        middle = math.sqrt(low * high)
+        outside_s = float(np.nanmedian(first - _with(problem, plan, middle, apart).first_s))
+        taken_s = float(np.nanmean(_with(problem, plan, middle, together).latency_s)) + outside_s
+        low, high = (low, middle) if taken_s > wanted_s else (middle, high)
+    found = math.sqrt(low * high)
+    outside_s = float(np.nanmedian(first - _with(problem, plan, found, apart).first_s))
+    return Service(found, max(outside_s, 0.0))
+
+
+def _with(problem: Problem, plan: Plan, stretch: float, sent: Sent) -> Seen:
+    return simulated(Service(stretch, 0.0).applied(problem), plan, sent.demand)
+
+
+def _patient(slo: Slo) -> Slo:
+    """What a request brings that is sent with PATIENT_S: a pace between tokens stays the model's."""
+    return Slo(ttft=PATIENT_S, tpot=slo.tpot) if math.isfinite(slo.ttft) else Slo(PATIENT_S)

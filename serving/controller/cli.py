@@ -1,0 +1,126 @@
+"""`penstock serve`, `up`, `status`, `explain`. Heavy imports stand in the functions: --help needs none of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from placement.cli.admin import URL, ask_admin
+from placement.errors import InputError
+
+if TYPE_CHECKING:
+    from serving.controller.serve import Running
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="config.yaml: devices, models, and how to serve.")]
+PlanFile = Annotated[Path | None, typer.Option(metavar="plan.json", help="Serve with this plan instead of searching.")]
+Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Instead of the configuration's.")]
+Logs = Annotated[str, typer.Option(metavar="FORM", help="json, console, or auto: console on a terminal.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Measure models with few steps, where they must be measured.")]
+Url = Annotated[str, typer.Option(metavar="URL", help="The server.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+EXPLAINED = ("plan", "refusals", "moves", "experts", "loans")
+
+
+def add_serve_commands(app: typer.Typer) -> None:
+    for command in (up, serve, status, explain):
+        app.command()(command)
+
+
+def serve(
+    config: ConfigFile, plan: PlanFile = None, listen: Listen = None, quick: Quick = False, logs: Logs = "auto"
+) -> None:
+    """Serve the models of a configuration over HTTP."""
+    import msgspec
+
+    from serving.config import read_serve_config
+
+    read = read_serve_config(config)
+    if listen is not None:
+        try:
+            read = msgspec.structs.replace(read, listen=listen)
+        except ValueError as error:
+            raise InputError(f"--listen: {error}") from error
+    _serve(read, plan, quick, logs)
+
+
+def up(
+    directory: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Where models and configuration are kept.")
+    ] = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to serve.")] = "127.0.0.1:8000",
+    logs: Logs = "auto",
+) -> None:
+    """The whole system on this machine, with small models made here: the demo."""
+    from serving.config import read_serve_config
+    from serving.controller.demo import make_demo
+
+    with _progress() as on_progress:
+        config = make_demo(directory, listen, on_progress)
+    _serve(read_serve_config(config), None, True, logs)
+
+
+def status(
+    url: Url = URL,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second.")] = False,
+    json: Json = False,
+) -> None:
+    """Who has which device, which groups serve what, the queue, attainment."""
+    from serving.controller.status import status_text, watch_status
+
+    if watch:
+        watch_status(lambda: ask_admin(url, "/admin/status"))
+        return
+    found = ask_admin(url, "/admin/status")
+    typer.echo(_encoded(found) if json else status_text(found))
+
+
+def explain(
+    what: Annotated[str, typer.Argument(metavar="|".join(EXPLAINED), help="What to explain.")],
+    url: Url = URL,
+    json: Json = False,
+) -> None:
+    """Why things are as they are: the plan, refused requests, changes, experts, loans."""
+    if what not in EXPLAINED:
+        raise InputError(f"{what!r} cannot be explained; one of {', '.join(EXPLAINED)} can")
+    from serving.controller.status import explain_text
+
+    found = ask_admin(url, f"/admin/explain/{what}")
+    typer.echo(_encoded(found) if json else explain_text(what, found))
+
+
+def _serve(config: Any, plan: Path | None, quick: bool, logs: str) -> None:
+    if logs not in ("json", "console", "auto"):
+        raise InputError(f"--logs {logs!r}: give json, console or auto")
+    form: Literal["json", "console", "auto"] = logs  # type: ignore[assignment]
+
+    from serving.controller.demo import usage_text
+    from serving.controller.serve import serve as run_server
+    from serving.http import configure_logs
+    from serving.profiler.effort import FULL, QUICK
+    from serving.worker.event_loop import run
+
+    configure_logs(form)
+
+    def on_ready(running: Running) -> None:
+        bar.stop()
+        typer.echo(usage_text(running.url, config), err=True)
+
+    with _progress() as on_progress:
+        bar = on_progress
+        run(run_server(config, plan=plan, effort=QUICK if quick else FULL, on_progress=on_progress, on_ready=on_ready))
+
+
+def _encoded(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+def _progress() -> Any:
+    from serving.controller.progress import Progress
+
+    return Progress(sys.stderr)

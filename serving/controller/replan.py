@@ -1,0 +1,212 @@
+"""Looks whether the plan still fits the traffic, and searches a better one when it does not.
+
+The search runs in a process of its own, with the lowest priority: `penstock plan` on a problem written for it. A plan
+is replaced only when the gain it promises on the traffic seen exceeds a threshold, and each replica moved costs
+something, so that nothing flaps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from placement.errors import InputError
+from placement.files import read_document, write_json
+from placement.plan import Plan, write_plan
+from placement.problem import Problem, Slo
+from placement.workload import Workload
+from router import Arrival
+from serving.config import ReplanConfig
+from serving.controller.controller import Controller
+from serving.controller.expert_files import with_experts_of
+
+WELL_SERVED = 0.999
+"""Attainment at which no search is worth its while, if every model has its target."""
+MOVE_COST = 0.002
+"""Attainment that a replica moved must bring."""
+LEAST_REQUESTS = 3
+"""For each model, in the traffic that is planned for."""
+_SLACK_S = 120.0
+"""A search takes its budget, and some time to start and compile."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A plan on the traffic seen: how far models are below target (weighted), and the attainment of all."""
+
+    shortfall: float
+    attainment: float
+
+    @property
+    def worth(self) -> float:
+        return self.attainment - self.shortfall
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    plan: Plan
+    at: float
+    """Unix seconds."""
+    requests: int
+    now: Judged
+    then: Judged
+
+
+class Replanner:
+    def __init__(self, controller: Controller, settings: ReplanConfig) -> None:
+        self._controller, self._settings = controller, settings
+        self.suggestion: Suggestion | None = None
+
+    async def run(self) -> None:
+        """For ever; a search that fails is noted, and tried again at the next look."""
+        if self._settings.mode == "off":
+            return
+        while True:
+            await asyncio.sleep(self._settings.every)
+            try:
+                await self.look()
+            except (InputError, OSError) as error:
+                self._controller.journal.note("replan", "replan", "failed", reason=str(error))
+
+    async def look(self) -> None:
+        """At the traffic of the window: is another plan worth a change?"""
+        controller, settings = self._controller, self._settings
+        plan = controller.in_force.plan
+        problem = self._problem_seen()
+        if problem is None:
+            return
+        with tempfile.TemporaryDirectory(prefix="penstock-replan-") as name:
+            folder = Path(name)
+            _write(folder, problem, plan)
+            now = await _judge(folder, problem, "plan.json", settings.budget)
+            if now.shortfall == 0 and now.attainment >= WELL_SERVED:
+                self.suggestion = None
+                return
+            await _penstock(
+                folder,
+                settings.budget,
+                *("plan", "problem.json", "--previous", "plan.json", "--move-cost", str(MOVE_COST)),
+                *("--budget", f"{settings.budget:g}s", "--out", "better.json"),
+            )
+            then = await _judge(folder, problem, "better.json", settings.budget)
+            better = with_experts_of(plan, read_document(folder / "better.json", Plan))
+        if then.worth - now.worth < settings.gain or better.groups == plan.groups:
+            self.suggestion = None
+            return
+        self.suggestion = Suggestion(better, time.time(), len(problem.workload), now, then)
+        controller.journal.note("replan", "replan", "found better", now=now.worth, then=then.worth)
+        if settings.mode == "apply" and controller.in_force.plan is plan:
+            await controller.apply(better, f"traffic drifted: {now.worth:.4f} becomes {then.worth:.4f}")
+            self.suggestion = None
+
+    def told(self) -> dict[str, Any] | None:
+        one = self.suggestion
+        if one is None:
+            return None
+        return {
+            "plan": msgspec.to_builtins(one.plan),
+            "at": one.at,
+            "requests": one.requests,
+            "now": vars(one.now),
+            "then": vars(one.then),
+        }
+
+    def _problem_seen(self) -> Problem | None:
+        """The problem with the traffic of the window; None while too little has come."""
+        controller, settings = self._controller, self._settings
+        since = time.monotonic() - settings.window
+        arrivals = controller.router.statistics.arrivals(since)
+        if len(arrivals) < settings.requests:
+            return None
+        index = {model.name: number for number, model in enumerate(controller.problem.models)}
+        arrivals = sorted([*arrivals, *_pinch(arrivals, index)])
+        mean = {name: controller.router.usual_output(name) for name in index}
+        produced = [min(one.max_tokens, mean[one.model]) or 1 for one in arrivals]
+        workload = Workload(
+            np.array([one.at for one in arrivals]) - arrivals[0].at,
+            np.array([index[one.model] for one in arrivals], np.int32),
+            np.array([one.tokens for one in arrivals], np.int32),
+            np.array(produced, np.float64).round().astype(np.int32),
+        )
+        return replace(controller.problem, workload=workload)
+
+
+def _pinch(arrivals: list[Arrival], models: Iterable[str]) -> list[Arrival]:
+    """A few requests for each model that nobody asked for: a plan must still hold it."""
+    seen = {one.model for one in arrivals}
+    first, last = arrivals[0].at, arrivals[-1].at
+    times = np.linspace(first, last, LEAST_REQUESTS).tolist()
+    return [Arrival(at, model, 1, 1) for model in models if model not in seen for at in times]
+
+
+def _write(folder: Path, problem: Problem, plan: Plan) -> None:
+    """The problem and the plan as files, for the commands that read them."""
+    workload = problem.workload
+    tokens = {"prompt_tokens": workload.prompt_tokens, "output_tokens": workload.output_tokens}
+    arrays: dict[str, Any] = {name: column for name, column in tokens.items() if column is not None}
+    np.savez(folder / "seen.npz", arrival=workload.arrival, model=workload.model, **arrays)
+    write_json(folder / "profiles.json", {model.name: model.profile for model in problem.models})
+    models = [
+        {"name": one.name, "slo": _slo(one.slo), "target": one.target, "weight": one.weight} for one in problem.models
+    ]
+    document = {
+        "cluster": problem.cluster,
+        "models": models,
+        "profiles": "profiles.json",
+        "workload": "seen.npz",
+        "overhead": problem.overhead,
+        "objective": problem.objective,
+    }
+    write_json(folder / "problem.json", document)
+    write_plan(folder / "plan.json", plan)
+
+
+def _slo(slo: Slo) -> float | dict[str, float]:
+    if math.isfinite(slo.end_to_end):
+        return float(slo.end_to_end)
+    return {name: value for name, value in (("ttft", slo.ttft), ("tpot", slo.tpot)) if math.isfinite(value)}
+
+
+async def _judge(folder: Path, problem: Problem, plan: str, budget_s: float) -> Judged:
+    found = await _penstock(folder, budget_s, "simulate", "problem.json", "--plan", plan)
+    total = sum(model.weight for model in problem.models)
+    reached = {name: one["attainment"] for name, one in found["models"].items()}
+    short = sum(
+        model.weight * max(model.target - reached[model.name], 0.0)
+        for model in problem.models
+        if problem.objective == "target" and reached.get(model.name) is not None
+    )
+    return Judged(short / total, found["attainment"])
+
+
+async def _penstock(folder: Path, budget_s: float, *arguments: str) -> dict[str, Any]:
+    """One of our own commands with --json, in the folder; an InputError with its last line when it fails."""
+    process = await asyncio.create_subprocess_exec(
+        *("nice", "-n", "19", sys.executable, "-P", "-m", "serving.cli", *arguments, "--json"),
+        cwd=folder,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(budget_s + _SLACK_S):  # wait_for would lose a cancellation that comes with the end
+            out, err = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        lines = err.decode(errors="replace").strip().splitlines()
+        raise InputError(f"penstock {arguments[0]} ended with {process.returncode}: {lines[-1] if lines else ''}")
+    found: dict[str, Any] = msgspec.json.decode(out)
+    return found

@@ -1,0 +1,98 @@
+"""The configured models as requests, workers and probes see them, from what their directories say."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placement.errors import InputError
+from placement.plan import Group, replica_profile
+from placement.problem import Problem
+from serving.config import ModelEntry, ServeConfig
+from serving.controller.expert_files import ExpertModel, read_places
+from serving.controller.probe import Probe
+from serving.http import ServedModel
+from serving.models import ModelConfig, read_config
+from serving.text import Tokenizer
+from serving.text.model_files import read_object
+from serving.worker.messages import ModelSpec
+
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_PROBE_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """One configured model and what its directory says."""
+
+    entry: ModelEntry
+    config: ModelConfig
+    tokenizer: Tokenizer
+
+    def spec(self, group: Group, problem: Problem) -> ModelSpec:
+        """How a group's workers load it: with the plan's cache, and steps that keep the pace its goal asks for."""
+        entry, tpot_s = replica_profile(group, self.entry.name, problem), self.entry.goal.tpot
+        pace = entry.generation if entry is not None and math.isfinite(tpot_s) else None
+        return ModelSpec(
+            name=self.entry.name,
+            path=self.entry.path,
+            precision=self.entry.precision,
+            kv_bytes=group.kv_bytes.get(self.entry.name, 0),
+            tpot_s=None if pace is None else tpot_s,
+            step_costs=() if pace is None else pace.stages,
+            experts=read_places(group, self.entry.name, self.config.sizes),
+        )
+
+    @property
+    def experts(self) -> ExpertModel:
+        return ExpertModel(self.config, self.entry.precision)
+
+    @property
+    def probe(self) -> Probe:
+        count = min(_PROBE_TOKENS, self.config.max_positions - 1)
+        return Probe("generate" if self.config.task == "generate" else "infer", list(range(count)))
+
+    def served(self, state: Callable[[], str]) -> ServedModel:
+        config = self.config
+        return ServedModel(
+            name=self.entry.name,
+            kind=config.task,
+            tokenizer=self.tokenizer,
+            max_positions=config.max_positions,
+            vocabulary=config.sizes.vocabulary,
+            created=int(os.stat(Path(self.entry.path) / "config.json").st_mtime),
+            state=state,
+            defaults=_defaults(Path(self.entry.path)),
+            width=-1 if config.task == "generate" else len(config.labels) or config.sizes.hidden,
+            labels=config.labels,
+        )
+
+
+def read_models(config: ServeConfig) -> dict[str, ModelFiles]:
+    """Every model's directory, looked into; an InputError names the model and the file that is wrong."""
+    return {entry.name: _read(entry) for entry in config.models}
+
+
+def _read(entry: ModelEntry) -> ModelFiles:
+    path = Path(entry.path)
+    try:
+        config = read_config(path)
+        if config.task == "generate" and not isinstance(entry.slo, dict):
+            raise InputError("slo is one time, but it answers token by token; give {ttft, tpot}")
+        if config.task != "generate" and isinstance(entry.slo, dict):
+            raise InputError(f"slo has {sorted(entry.slo)}, but it answers in one pass; give one time")
+        return ModelFiles(entry, config, Tokenizer.from_directory(path))
+    except InputError as error:
+        raise InputError(f"models ({entry.name}): {error}") from error
+
+
+def _defaults(directory: Path) -> Mapping[str, float]:
+    """What generation_config.json asks for where a request does not."""
+    given: dict[str, Any] = read_object(directory / "generation_config.json")
+    if given.get("do_sample") is False:
+        return {"temperature": 0.0}
+    return {name: given[name] for name in _DEFAULTS if isinstance(given.get(name), int | float)}

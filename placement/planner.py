@@ -35,6 +35,8 @@ BUSY_RATE = 1.3
 MOST_ALTERNATIVES = 5
 LADDER_RATE = 0.5
 """The ladder is for traffic that has fallen: to this share of what was recorded."""
+LENDABLE_LOSS = 0.005
+"""Attainment that a plan may cost which can lend something, where the best one cannot."""
 
 
 def make_plan(
@@ -57,9 +59,7 @@ def make_plan(
     if policy == "penstock":
         plan = _search_cells(space, rule, max_batch, effort, seed, previous, move_cost)
         plan = park_models(space, plan, _busy_draws(problem, seed), rule, max_batch)
-        calm = Scorer(space, [cut(problem.workload, seed, 0).faster(LADDER_RATE)], rule, max_batch)
-        parked = np.array([[model.name in group.parked for model in problem.models] for group in plan.groups])
-        plan = msgspec.structs.replace(plan, ladder=drain_order(calm, space.candidate(plan), parked))
+        plan = _with_ladder(space, plan, rule, max_batch, seed)
     else:
         plan = space.plan(_without_empty(_baseline(space, policy)))
     seconds = time.perf_counter() - started
@@ -78,6 +78,39 @@ def make_plan(
         "alternatives": _alternatives(space, plan, effort.weighed, rule, max_batch),
     }
     return msgspec.structs.replace(plan, planner=claims)
+
+
+def lendable_plan(problem: Problem, plan: Plan, seed: int = 0) -> Plan:
+    """A plan with a ladder: the plan itself if it has one; else that of replicas on single groups, if it serves the
+    planned traffic as well but for LENDABLE_LOSS. Where there is none, the plan as it is."""
+    if plan.ladder:
+        return plan
+    space = Space(Catalogue(problem))
+    other = _with_ladder(space, space.plan(_without_empty(_baseline(space, "replication"))), seed=seed)
+    if not other.ladder:
+        return plan
+    check_plan(other, problem, "plan with a ladder")
+    ours, theirs = simulate(problem, plan), simulate(problem, other)
+    targets = np.array([model.target for model in problem.models])
+    short = theirs.model_attainment < np.fmin(targets, ours.model_attainment) - LENDABLE_LOSS
+    if theirs.attainment < ours.attainment - LENDABLE_LOSS or short.any():
+        return plan
+    claims = plan.planner | {
+        "policy": "replication",
+        "attainment": theirs.attainment,
+        "worst_model": list(theirs.worst_model),
+        "instead_of": {"attainment": ours.attainment, "groups": [[one.tp, one.pp] for one in plan.groups]},
+    }
+    return msgspec.structs.replace(other, planner=claims)
+
+
+def _with_ladder(
+    space: Space, plan: Plan, rule: Rule = "deadline", max_batch: int = DEFAULT_MAX_BATCH, seed: int = 0
+) -> Plan:
+    problem = space.problem
+    calm = Scorer(space, [cut(problem.workload, seed, 0).faster(LADDER_RATE)], rule, max_batch)
+    parked = np.array([[model.name in group.parked for model in problem.models] for group in plan.groups])
+    return msgspec.structs.replace(plan, ladder=drain_order(calm, space.candidate(plan), parked))
 
 
 def _alternatives(

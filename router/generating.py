@@ -131,7 +131,8 @@ class GeneratingDesk(Generic[G]):
                 self._prefix_memory(member, model).remember(ticket.names)
             hall.start(ticket, member, now)
             ticket.handed_at, ticket.expected_at = now, expected_at
-            ticket.alone = member.started if member.running == 1 and not is_cached else -1
+            is_alone = member.running == 1 and not is_cached and now >= member.back_at
+            ticket.alone = member.started if is_alone else -1
             self._tighten(ticket)
 
     def withdraw(self, ticket: Ticket[G, Any]) -> None:

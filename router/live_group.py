@@ -24,6 +24,8 @@ class LiveGroup(Generic[G]):
     handle: G
     ready: Collection[str] = ()
     draining: bool = False
+    back_at: float = 0.0
+    """It takes requests from this time of the router's clock on; what is handed to it before waits there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +52,7 @@ class Member(Generic[G]):
     handle: G
     ready: set[str] = field(default_factory=set)
     draining: bool = False
+    back_at: float = 0.0
     index: int = -1
     """Its place in the tables; -1 when it is not in them."""
     lost: str = ""

@@ -161,6 +161,9 @@ class Router(Generic[G]):
         for group, member in zip(groups, members.values(), strict=True):
             is_new |= (member.spec, member.ready, member.draining) != (group.spec, set(group.ready), group.draining)
             member.spec, member.ready, member.draining = group.spec, set(group.ready), group.draining
+            if group.back_at > member.back_at:
+                member.free = np.full(self._catalogue.stages, group.back_at)
+            member.back_at = group.back_at
         self._members = members
         if is_new:
             self._regroup()

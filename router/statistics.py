@@ -127,6 +127,11 @@ class Statistics:
         """The last ones, in order, from a time on."""
         return [Arrival(*one) for one in self.arrived if one[0] >= since]
 
+    @property
+    def missed(self) -> int:
+        """How many were not answered in time, ever."""
+        return sum(one.judged - one.met for one in self.classes.values())
+
     def of(self, model: str, priority: Priority) -> ClassStatistics:
         key = (model, priority)
         found = self.classes.get(key)

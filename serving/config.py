@@ -98,15 +98,18 @@ class LimitsConfig(_Part, frozen=True):
 
 
 class LoansConfig(_Part, frozen=True):
-    """When devices are lent to training."""
+    """When devices of serving groups are lent to training."""
 
+    mode: Literal["off", "suggest", "apply"] = "apply"
+    """suggest: say what would be lent and when; apply: lend it."""
     target: Share = Share(0.99)
-    """The attainment that must hold without them."""
+    """Of requests that are in time without loans, the share that must be with them."""
     minimum: Seconds = Seconds(30)
-    """The shortest loan worth making."""
+    """A loan that is not expected to last so long is not made."""
 
     def __post_init__(self) -> None:
         _check(0 < self.target <= 1, "target", self.target, "above 0 and at most 1")
+        _check(0 <= self.minimum <= 1e6, "minimum", self.minimum, "from 0 to 1000000 seconds")
 
 
 class QuotaConfig(_Part, frozen=True):

@@ -52,6 +52,10 @@ def submit(
     directory: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the command runs; here when absent.")
     ] = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help="lm: the model to train.")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="FILE", help="lm: text, or tokens as .npy.")] = None,
+    steps: Annotated[int | None, typer.Option(help="lm: how many.")] = None,
+    serve_as: Annotated[str | None, typer.Option(metavar="NAME", help="lm: the served model it replaces.")] = None,
     retries: Annotated[int | None, typer.Option(help="Starts after a failure, from its checkpoint.")] = None,
     grace: Annotated[str | None, typer.Option(metavar="TIME", help="Between SIGTERM and SIGKILL.")] = None,
     url: Url = None,
@@ -63,6 +67,10 @@ def submit(
     from training.queue.submission import read_submission
 
     running = {"type": type, "command": command, "env": _variables(env or []) or None, "retries": retries}
+    lm = {"steps": steps, "serve_as": serve_as} | {
+        name: None if path is None else str(path.resolve()) for name, path in (("model", model), ("data", data))
+    }
+    running |= {"lm": _given(lm) or None}
     running |= {"grace": grace, "user": user, "directory": None if directory is None else str(directory.resolve())}
     words = {"id": id, "gpus": gpus, "min_gpus": min_gpus, "max_gpus": max_gpus, "priority": priority}
     words |= {"duration": duration, "deadline": deadline, "kind": kind}

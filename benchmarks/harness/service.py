@@ -23,6 +23,8 @@ MOST_ALONE_S = 8.0
 BURST_S = 0.05
 AMONG, AMONG_S = 2.0, 6.0
 """So many sequences in a lane show how steps hold; a burst would show crowded ones, which a fit may miss by much."""
+BUSY, BATCHES_S, SEED = 0.8, 8.0, 1000
+"""Of what groups can do one by one: where batches begin to form, and for how long."""
 LEAST, MOST = 0.5, 4.0
 
 
@@ -56,6 +58,10 @@ def look_at_service(
     among = {"rate": f"{count / BURST_S}", "duration": f"{BURST_S}s"}
     if any(model.generates for model in problem.models):
         among = {"rate": f"{AMONG / APART * rate}", "duration": f"{AMONG_S}s"}
+    elif any(max(shape.stage_latency, default=1) > 1 for model in problem.models for shape in model.profile.shapes):
+        # In a burst the batches are the largest there are; what is asked for is how usual ones hold.
+        among = {"rate": f"{BUSY / APART * rate}", "duration": f"{BATCHES_S}s"}
+        told |= {"cv": "1", "seed": SEED}
     return _fit(patient, plan, apart, send(url, **among, **told))
 
 

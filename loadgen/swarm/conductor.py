@@ -67,6 +67,8 @@ class Conductor:
         self._worker_cpu_s: dict[str, float] = {}
         self._cpu_s = self._began_s = 0.0
         self.has_failed = False
+        self._trouble = ""
+        """On a worker: why it cannot send its share."""
 
     @property
     def senders(self) -> int:
@@ -115,14 +117,18 @@ class Conductor:
 
     def take_share(self, data: Mapping[str, Any]) -> None:
         """On a worker."""
+        self._trouble = ""
         try:
             self._send(prepare(data["given"], data["host"]), (data["index"], data["of"]), data["start"])
         except TrafficError as error:
             log.error("%s", error)
+            self._trouble = str(error)
 
     def report(self, data: dict[str, Any]) -> None:
         """What a worker tells the master."""
-        if self._sender is not None:
+        if self._trouble:
+            data["penstock"] = {"trouble": self._trouble}
+        elif self._sender is not None:
             # Asked before the records are taken: those of the last request are then among them.
             is_done = self._sender.is_done
             records, self._records = self._records, []
@@ -131,7 +137,11 @@ class Conductor:
 
     def take_report(self, worker: str, data: Mapping[str, Any]) -> None:
         told = data.get("penstock")
-        if told is not None and worker in self._done:
+        if told is not None and "trouble" in told:
+            log.error("worker %s cannot send its share: %s", worker, told["trouble"])
+            self.has_failed = True
+            self._environment.process_exit_code = 2
+        elif told is not None and worker in self._done:
             self._records += [Record(**dict(zip(_KEPT, row, strict=True))) for row in told["records"]]
             self._done[worker] |= told["done"]
             self._worker_cpu_s[worker] = told["cpu_s"]

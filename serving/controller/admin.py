@@ -13,15 +13,20 @@ from serving.controller import views
 from serving.controller.controller import Controller
 from serving.controller.expert_views import explain_experts
 from serving.controller.experts import ExpertKeeper
+from serving.controller.lender import Lender
 from serving.controller.replan import Replanner
 from serving.http.service import ExplainKind
+
+NO_LOANS = {"mode": "off", "loans": [], "decisions": [], "why": "the configuration has no training to lend to"}
 
 
 class AdminDesk:
     """What serving.http's Admin asks for."""
 
-    def __init__(self, controller: Controller, replanner: Replanner, keeper: ExpertKeeper) -> None:
-        self._controller, self._replanner, self._keeper = controller, replanner, keeper
+    def __init__(
+        self, controller: Controller, replanner: Replanner, keeper: ExpertKeeper, lender: Lender | None = None
+    ) -> None:
+        self._controller, self._replanner, self._keeper, self._lender = controller, replanner, keeper, lender
 
     async def plan(self) -> Any:
         return {"version": VERSION} | msgspec.to_builtins(self._controller.in_force.plan)
@@ -44,11 +49,10 @@ class AdminDesk:
             case "experts":
                 return explain_experts(self._keeper)
             case "loans":
-                return {
-                    "loans": [],
-                    "why": "devices of serving groups are never lent: training has those that no group has",
-                }
+                return NO_LOANS if self._lender is None else self._lender.told()
 
     async def status(self) -> Any:
         told = {"suggested": self._replanner.told() is not None, "experts": explain_experts(self._keeper)["experts"]}
+        if self._lender is not None:
+            told |= {"loans": [vars(loan) for loan in self._lender.loans.values()]}
         return views.status(self._controller) | told

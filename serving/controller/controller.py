@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -22,9 +22,10 @@ from serving.controller.change import Change, plan_change
 from serving.controller.journal import Journal
 from serving.controller.ledger import IDLE, Ledger, Owner
 from serving.controller.runner import GroupRunner, Setup
+from serving.controller.steady import steadily
 
-DRAIN_S = 60.0
-"""What open requests of a group that goes get to finish."""
+DRAIN_S = 600.0
+"""What open requests of a group that goes get to finish: as long as an answer may take."""
 PROBE_EVERY_S = 5.0
 PROBE_PATIENCE_S = 20.0
 """A group that leaves a probe unanswered so long does not work."""
@@ -54,6 +55,9 @@ class Controller:
         self.in_force = PlanInForce(Plan(()), "nothing runs yet")
         self.runners: dict[str, GroupRunner] = {}
         """By name, those of the plan in its order."""
+        self.before_change: Callable[[Collection[str]], Awaitable[None]] = _nothing
+        """Called before groups change, with the devices that new ones need: when it returns, no job has any of these,
+        and devices that were lent are back."""
         self._leaving: dict[str, GroupRunner] = {}
         self._setup = setup
         self._names = count()
@@ -68,10 +72,11 @@ class Controller:
             started = [self._start(group_index, plan) for group_index in range(len(plan.groups))]
             self.in_force = PlanInForce(plan, why)
             self.journal.note("plan", "plan", "started", why=why, groups=len(plan.groups))
-            self._publish()
+            self.publish()
             await asyncio.gather(*(runner.settled() for runner in started))
-            self._publish()
-        self._prober = asyncio.create_task(self._probe(), name="prober")
+            self.publish()
+        probing = steadily(PROBE_EVERY_S, self._probe, self.journal, "probes")
+        self._prober = asyncio.create_task(probing, name="prober")
 
     async def apply(self, plan: Plan, why: str) -> Change:
         """Bring what runs to a new plan. An InputError says why it cannot be; the old plan then stays in force. Whoever
@@ -81,6 +86,15 @@ class Controller:
         self._changes.add(change)
         change.add_done_callback(self._end_change)
         return await asyncio.shield(change)
+
+    async def reload(self, model: str, why: str) -> None:
+        """Its files have changed: load it anew, one group after the other, so that others serve it meanwhile."""
+        async with self._changing:
+            await self.before_change(())
+            self.journal.note("model", model, "replaced", why=why)
+            for runner in list(self.runners.values()):
+                if model in runner.spec.models + runner.spec.parked:
+                    await runner.reload(model, partial(self._emptied, runner))
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
         """Take no more requests, let those that are open finish within the bound, end all processes."""
@@ -96,7 +110,17 @@ class Controller:
             await self._wait(lambda: not self.router.running, drain_s)
             await asyncio.gather(*(runner.stop() for runner in (*self.runners.values(), *self._leaving.values())))
 
+    async def emptied(self, runner: GroupRunner, bound_s: float) -> bool:
+        """Wait until a group has no requests any more; False if that takes longer."""
+        handle = runner.handle
+        return handle is None or await self._wait(lambda: not self.router.open_on(handle), bound_s)
+
     # What is told
+
+    @property
+    def is_changing(self) -> bool:
+        """Groups or models are being started, loaded or ended for a plan."""
+        return self._changing.locked()
 
     def unready(self) -> dict[str, str]:
         """Each model that cannot be served at the moment, and why."""
@@ -132,6 +156,7 @@ class Controller:
     async def _apply(self, plan: Plan, why: str) -> Change:
         async with self._changing:
             change = plan_change({name: runner.spec for name, runner in self.runners.items()}, plan, self.problem)
+            await self.before_change([device for one in change.fresh for device in one.spec.devices])
             fresh = await self._start_fresh(change, plan)
             self.in_force = PlanInForce(plan, why)
             self.journal.note("plan", "plan", "replaced", why=why, **change.facts())
@@ -141,13 +166,13 @@ class Controller:
             self.runners = self._in_order(plan)
             for runner in fresh:
                 self._own(runner)
-            self._publish()
+            self.publish()
             await self._change_kept(change)
             await asyncio.gather(*(self._retire(self._leaving[name]) for name in change.gone))
             for runner in fresh:
                 runner.may_load.set()
             reasons = await asyncio.gather(*(runner.settled() for runner in fresh))
-            self._publish()
+            self.publish()
             for runner, reason in zip(fresh, reasons, strict=True):
                 if reason:
                     self.journal.note("group", runner.name, "not as planned", reason=reason)
@@ -166,7 +191,7 @@ class Controller:
 
     def _make(self, index: int, plan: Plan) -> GroupRunner:
         name = f"g{next(self._names)}"
-        return GroupRunner(name, plan.groups[index], self._setup, self.journal, self._publish)
+        return GroupRunner(name, plan.groups[index], self._setup, self.journal, self.publish)
 
     def _end_change(self, change: asyncio.Task[Change]) -> None:
         self._changes.discard(change)
@@ -177,6 +202,8 @@ class Controller:
         """Those there is room for are loaded, the others have their processes ready; if one cannot, none stays."""
         runners = [self._make(one.index, plan) for one in change.fresh]
         for one, runner in zip(change.fresh, runners, strict=True):
+            idle = [device for device in runner.spec.devices if self.ledger.owners[device] == IDLE]
+            self.ledger.move(idle, IDLE, Owner("group", runner.name))  # before anybody else has them
             runner.start(may_load=one.beside)
         try:
             for one, runner in zip(change.fresh, runners, strict=True):
@@ -187,6 +214,8 @@ class Controller:
                     raise InputError(f"plan: a group cannot be started, the old plan stays: {reason}")
         except BaseException:
             await asyncio.gather(*(runner.stop() for runner in runners))
+            for owner in (Owner("group", runner.name) for runner in runners):
+                self.ledger.move(self.ledger.owned_by(owner), owner, IDLE)
             raise
         return runners
 
@@ -211,10 +240,12 @@ class Controller:
         if handle is not None:
             await self._wait(lambda: not self.router.open_on(handle, model), DRAIN_S)
 
-    async def _wait(self, holds: Callable[[], bool], bound_s: float) -> None:
+    async def _wait(self, holds: Callable[[], bool], bound_s: float) -> bool:
+        """Until it holds; False if it does not within the bound."""
         deadline = time.monotonic() + bound_s
-        while not holds() and time.monotonic() < deadline:
+        while not (is_so := holds()) and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_S)
+        return is_so
 
     def _own(self, runner: GroupRunner) -> None:
         """Its devices are its own from now on, whoever served on them before."""
@@ -225,16 +256,25 @@ class Controller:
         places = {group.devices: index for index, group in enumerate(plan.groups)}
         return dict(sorted(self.runners.items(), key=lambda item: places[item[1].spec.devices]))
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         """Tell the router which groups take requests for which models."""
         self.router.apply(
-            LiveGroup(name=runner.name, spec=runner.spec, handle=runner.handle, ready=frozenset(runner.ready))
+            LiveGroup(
+                name=runner.name,
+                spec=runner.spec,
+                handle=runner.handle,
+                ready=frozenset(runner.ready),
+                draining=runner.is_lent,
+                back_at=runner.back_at,
+            )
             for runner in self.runners.values()
             if runner.handle is not None and runner.state == "serving"
         )
 
     async def _probe(self) -> None:
-        while True:
-            await asyncio.sleep(PROBE_EVERY_S)
-            runners = list(self.runners.values())
-            await asyncio.gather(*(runner.prove(PROBE_PATIENCE_S, PROBE_EVERY_S) for runner in runners))
+        runners = list(self.runners.values())
+        await asyncio.gather(*(runner.prove(PROBE_PATIENCE_S, PROBE_EVERY_S) for runner in runners))
+
+
+async def _nothing(needed: Collection[str]) -> None:
+    return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from placement.cache import cache_folder
 from placement.errors import InputError
 from placement.files import replace_file
 from serving.config import ServeConfig
+from serving.http.auth import KEYS_VARIABLE
 from serving.models import read_config
 from serving.profiler.present import count_cores
 from serving.small_models.manifest import why_not_done
@@ -35,6 +37,10 @@ GOALS: dict[str, Any] = {
     "classify": {"slo": "250ms", "tokens": (64, None), "rate": 5, "cv": 3},
 }
 """Of each model: its latency goal, the tokens of a usual request, and the traffic to plan for."""
+STORE, TEXT = "queue.db", "python.txt"
+JOB = "better-chat"
+LESSON: dict[str, Any] = {"steps": 600, "batch": 8, "micro_batch": 2, "learning_rate": 1e-3, "serve_as": "chat"}
+"""What the job of the demo trains: the chat model, further, on whatever is lent; it then takes its place."""
 
 
 def make_demo(directory: Path | None, listen: str, on_progress: OnProgress) -> Path:
@@ -46,6 +52,8 @@ def make_demo(directory: Path | None, listen: str, on_progress: OnProgress) -> P
     except OSError as error:
         raise InputError(f"{folder}: cannot be made: {(error.strerror or str(error)).lower()}") from error
     _make_models(models, on_progress)
+    _make_text(folder / TEXT)
+    _queue_job(folder)
     path = folder / "config.yaml"
     replace_file(path, yaml.safe_dump(_config(listen), sort_keys=False).encode())
     return path
@@ -56,7 +64,8 @@ def usage_text(url: str, config: ServeConfig) -> str:
     tasks = {entry.name: read_config(Path(entry.path)).task for entry in config.models}
     chat = next((name for name, task in tasks.items() if task == "generate"), None)
     embed = next((name for name, task in tasks.items() if task == "embed"), None)
-    key = "" if config.api_keys is None else ' -H "authorization: Bearer $KEY"'
+    has_keys = config.api_keys is not None or bool(os.environ.get(KEYS_VARIABLE))
+    key = ' -H "authorization: Bearer $KEY"' if has_keys else ""
     lines = [f"\nPenstock serves {', '.join(tasks)} at {url}  (API page: {url}/docs)\n"]
     if chat is not None:
         body = {"model": chat, "messages": [{"role": "user", "content": "What is a list?"}], "max_tokens": 48}
@@ -65,7 +74,7 @@ def usage_text(url: str, config: ServeConfig) -> str:
         body = {"model": embed, "input": ["a list of numbers", "a set of words"]}
         lines += [f"  curl {url}/v1/embeddings -H 'content-type: application/json'{key} \\", _data(body), ""]
     if chat is not None:
-        shown = "none" if config.api_keys is None else "YOUR-KEY"
+        shown = "YOUR-KEY" if has_keys else "none"
         lines += [
             "  from openai import OpenAI",
             f'  client = OpenAI(base_url="{url}/v1", api_key="{shown}")',
@@ -73,7 +82,12 @@ def usage_text(url: str, config: ServeConfig) -> str:
             '  for piece in stream: print(piece.choices[0].text, end="", flush=True)',
             "",
         ]
-    return "\n".join([*lines, f"  {_program()} status --url {url}        (Ctrl-C stops the server)\n"])
+    program = _program()
+    lines.append(f"  {program} status --url {url}        (Ctrl-C stops the server)")
+    if config.training is not None:
+        lines.append(f"  {program} explain loans --url {url}        (devices that traffic does not need train)")
+        lines.append(f"  {program} train list --url {url}")
+    return "\n".join([*lines, ""])
 
 
 def _data(body: dict[str, Any]) -> str:
@@ -94,7 +108,33 @@ def _config(listen: str) -> dict[str, Any]:
         if output is not None:
             traffic["output_tokens"] = output
         models.append({"name": name, "path": f"models/{name}", "slo": goal["slo"], "traffic": traffic})
-    return {"version": 1, "cluster": {"nodes": [node]}, "models": models, "listen": listen, "overhead": "2ms"}
+    training = {"store": f"sqlite:///{STORE}", "data": [TEXT], "loans": {"minimum": "10s"}}
+    served = {"cluster": {"nodes": [node]}, "models": models, "listen": listen, "overhead": "2ms"}
+    return {"version": 1} | served | {"training": training}
+
+
+def _make_text(path: Path) -> None:
+    """What the models were trained on, as one text."""
+    if not path.is_file():
+        from serving.small_models.documents import documents, split
+        from serving.small_models.text import read_corpus
+
+        replace_file(path, "\n\n".join(documents(split(read_corpus()).train, seed=1, small_talk=True)).encode())
+
+
+def _queue_job(folder: Path) -> None:
+    """Once: a job that has ended is not done again."""
+    from training.queue import NoSuchJob, open_store
+    from training.queue.submission import Submission
+
+    store = open_store(f"sqlite:///{folder.resolve() / STORE}")
+    try:
+        store.get(JOB)
+    except NoSuchJob:
+        lm = {"model": str(folder.resolve() / "models" / "chat"), "data": str(folder.resolve() / TEXT)} | LESSON
+        store.submit([Submission(id=JOB, type="lm", max_gpus=count_cores(), lm=lm)], "penstock up")
+    finally:
+        store.close()
 
 
 def _make_models(directory: Path, on_progress: OnProgress) -> None:

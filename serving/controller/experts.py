@@ -32,6 +32,7 @@ from serving.controller.expert_files import ExpertModel, Places
 from serving.controller.expert_popularity import ExpertPopularity
 from serving.controller.group_experts import Placed
 from serving.controller.runner import GroupRunner
+from serving.controller.steady import steadily
 from serving.worker.group import GroupLost
 
 DECIDER_NICE = 10
@@ -72,10 +73,9 @@ class ExpertKeeper:
         self._decider = ThreadPoolExecutor(1, "expert decisions", _step_back)
 
     async def run(self) -> None:
-        """For ever."""
-        while self.settings.mode != "off":
-            await asyncio.sleep(self.settings.every)
-            await self.look()
+        """For ever, or not at all."""
+        if self.settings.mode != "off":
+            await steadily(float(self.settings.every), self.look, self._controller.journal, "experts")
 
     def places(self) -> list[Where]:
         """Where the plan has placed experts."""

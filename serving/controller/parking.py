@@ -59,6 +59,14 @@ class ParkingGroup:
         finally:
             await self._leave()
 
+    async def rest(self) -> None:
+        """Let the one that is awake sleep too, once nobody asks it anything."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._open)
+            if self._awake is not None:
+                await to_its_end(self._group.suspend(self._awake))
+                self._awake = None
+
     async def _wake(self, model: str) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: self._awake == model or not self._open)

@@ -13,10 +13,11 @@ import msgspec
 
 from loadgen.spec import traffic_from_spec
 from placement.cache import cache_folder
+from placement.capacity import find_rungs, with_rungs
 from placement.errors import InputError
 from placement.files import convert, read_document, write_json
 from placement.plan import Plan, read_plan
-from placement.planner import default_steps, make_plan
+from placement.planner import default_steps, lendable_plan, make_plan
 from placement.problem import Model, Problem
 from placement.profile import Generation, Profile, ShapeProfile
 from placement.search.effort import Effort
@@ -54,12 +55,16 @@ def make_problem(config: ServeConfig, configs: Mapping[str, ModelConfig], profil
 
 
 def find_plan(
-    problem: Problem, given: Path | None, on_progress: OnProgress = lambda share, note: None
+    problem: Problem,
+    given: Path | None,
+    on_progress: OnProgress = lambda share, note: None,
+    lends: bool = False,
 ) -> tuple[Plan, str]:
-    """The plan to start with, and where it comes from."""
+    """The plan to start with, and where it comes from. One that `lends` can spare groups at falling traffic, if that
+    costs next to nothing, and says what the others hold."""
     if given is not None:
         return with_whole_paths(read_plan(given, problem), given.parent), f"given: {given}"
-    path = cache_folder("plans") / f"{_digest(problem)}.json"
+    path = cache_folder("plans") / f"{_digest(problem)}{'-lends' if lends else ''}.json"
     if path.is_file():
         try:
             return read_plan(path, problem), "planned for this configuration by an earlier start"
@@ -69,6 +74,9 @@ def find_plan(
         steps=default_steps(problem), on_progress=lambda share, best: on_progress(share, f"best so far {best:.4f}")
     )
     plan = make_plan(problem, effort=effort)
+    if lends:
+        plan = lendable_plan(problem, plan)
+        plan = with_rungs(plan, find_rungs(problem, plan))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, plan)

@@ -29,6 +29,7 @@ from router import Arrival
 from serving.config import ReplanConfig
 from serving.controller.controller import Controller
 from serving.controller.expert_files import with_experts_of
+from serving.controller.steady import steadily
 
 WELL_SERVED = 0.999
 """Attainment at which no search is worth its while, if every model has its target."""
@@ -69,14 +70,8 @@ class Replanner:
 
     async def run(self) -> None:
         """For ever; a search that fails is noted, and tried again at the next look."""
-        if self._settings.mode == "off":
-            return
-        while True:
-            await asyncio.sleep(self._settings.every)
-            try:
-                await self.look()
-            except (InputError, OSError) as error:
-                self._controller.journal.note("replan", "replan", "failed", reason=str(error))
+        if self._settings.mode != "off":
+            await steadily(float(self._settings.every), self.look, self._controller.journal, "replan")
 
     async def look(self) -> None:
         """At the traffic of the window: is another plan worth a change?"""

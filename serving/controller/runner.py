@@ -70,6 +70,10 @@ class GroupRunner:
     """Models that could not be loaded, and why."""
     proven: dict[str, float] = field(default_factory=dict)
     """When each model last showed that it works (time.monotonic)."""
+    is_lent: bool = False
+    """Its devices are others' at the moment, or about to be."""
+    back_at: float = 0.0
+    """When a group that is called back is expected to serve (time.monotonic)."""
     deaths: int = 0
     last_death: str = ""
     """Why it was lost last."""
@@ -81,6 +85,8 @@ class GroupRunner:
     """Its processes are there."""
     may_load: asyncio.Event = field(default_factory=asyncio.Event)
     """There is room for its models."""
+    _asleep: set[str] = field(default_factory=set)
+    """Models whose weights wait in host memory, since the devices are lent."""
     _keeper: asyncio.Task[None] | None = None
     _in_a_row: int = 0
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -131,6 +137,51 @@ class GroupRunner:
                 raise InputError(f"group {self.name} does not serve {model!r} at the moment")
             return await self.experts.move(self.group, model, held, places)
 
+    async def reload(self, model: str, empty: Empty) -> None:
+        """Its directory is another: the old weights go when nobody is asking for them, and the new ones come."""
+        async with self._changing:
+            if self.group is None or model not in self.ready or self._asleep:
+                return  # what is loaded next is the new one
+            with contextlib.suppress(GroupLost):
+                await self._give_up(self.group, [model], empty)
+                await self._take_up(self.group, [model])
+
+    async def put_to_sleep(self) -> None:
+        """Free its devices: weights wait in host memory. A group that starts again meanwhile waits before it loads."""
+        self.may_load.clear()
+        async with self._changing:
+            group = self.group
+            if group is None or self.state != "serving":
+                return
+            group.gate.clear()
+            with contextlib.suppress(GroupLost):
+                if isinstance(self.handle, ParkingGroup):
+                    await self.handle.rest()
+                for model in sorted(self.ready - set(self.spec.parked)):
+                    self._asleep.add(model)
+                    await group.suspend(model)
+
+    def expect_back(self, at: float) -> None:
+        """It will serve from then on: requests may be sent, and wait at its gate."""
+        self.is_lent, self.back_at = False, at
+
+    async def wake_up(self) -> None:
+        """Its devices are its own again."""
+        self.may_load.set()
+        async with self._changing:
+            group = self.group
+            if group is not None and self.state == "serving":
+                try:
+                    for model in sorted(self._asleep):
+                        await group.resume(model)
+                        self.proven[model] = time.monotonic()
+                except InputError as error:  # it comes up again, and loads
+                    group.give_up(f"group {self.name}: does not wake up: {error}")
+                except GroupLost:
+                    pass
+                group.gate.set()
+            self._asleep.clear()
+
     async def stop(self) -> None:
         """End its processes; requests that are open there fail."""
         is_told, self.state = self.state == "stopped", "stopped"
@@ -144,9 +195,9 @@ class GroupRunner:
     async def prove(self, patience_s: float, every_s: float) -> None:
         """Let every model that has not answered for a while show that it works; a group that does not is ended."""
         group = self.group
-        if group is None or self.state != "serving":
-            return
         for model in sorted(self.ready - set(self.spec.parked)):
+            if group is None or not self._is_awake():
+                return
             heard = group.heard.get(model, 0.0)
             if heard > time.monotonic() - every_s:
                 self.proven[model] = heard
@@ -155,14 +206,21 @@ class GroupRunner:
                 async with asyncio.timeout(patience_s):
                     await probe(group, model, self.setup.probes[model])
             except TimeoutError:
+                if not self._is_awake():
+                    return  # it waits at the gate
                 group.give_up(f"group {self.name}: {model!r} did not answer a probe within {patience_s:g} s")
                 return
             except RequestFailed as error:
+                if model not in self.ready or not self._is_awake():
+                    continue  # it was given up, or put to sleep, meanwhile
                 group.give_up(f"group {self.name}: {model!r} fails a probe: {error}")
                 return
             except GroupLost:
                 return
             self.proven[model] = time.monotonic()
+
+    def _is_awake(self) -> bool:
+        return self.state == "serving" and not self.is_lent and not self._asleep
 
     # Its life
 
@@ -220,6 +278,7 @@ class GroupRunner:
         finally:
             self.ready.clear()
             self.proven.clear()
+            self._asleep.clear()
             self.group = self.handle = None
             await to_its_end(group.stop(grace_s=0.5))
 
@@ -256,6 +315,8 @@ class GroupRunner:
         with contextlib.suppress(GroupLost):
             while True:
                 await asyncio.sleep(LOAD_AGAIN_S[min(tries, len(LOAD_AGAIN_S) - 1)])
+                if self.is_lent:
+                    continue
                 async with self._changing:
                     tries = tries + 1 if self.failed or self.experts.failed else 0
                     await self._take_up(group, list(self.failed))

@@ -28,10 +28,13 @@ from serving.controller.expert_files import check_experts
 from serving.controller.expert_views import expert_figures
 from serving.controller.experts import ExpertKeeper
 from serving.controller.experts import warm_up as warm_up_experts
+from serving.controller.lender import Lender
+from serving.controller.loan_views import loan_figures
 from serving.controller.planning import find_plan, make_problem, read_profiles
 from serving.controller.replan import Replanner
 from serving.controller.runner import Setup
 from serving.controller.served import ModelFiles, read_models
+from serving.controller.swaps import Swaps
 from serving.controller.training import open_training
 from serving.http import HttpServer, HttpSettings, Service, check_address, get_log, make_app
 from serving.profiler.cache import Cache, default_folder
@@ -108,8 +111,9 @@ async def running_server(
     profiles = await _profiles(config, effort, on_progress)
     problem = make_problem(config, {name: one.config for name, one in files.items()}, profiles)
     on_progress("planning", 0.0, "")
+    lends = config.training is not None and config.training.loans.mode != "off"
     first, why = await asyncio.to_thread(
-        find_plan, problem, plan, lambda share, note: on_progress("planning", share, note)
+        find_plan, problem, plan, lambda share, note: on_progress("planning", share, note), lends
     )
     on_progress("starting", 0.0, f"{len(first.groups)} groups")
     await asyncio.to_thread(warm_up)
@@ -128,7 +132,9 @@ async def running_server(
     controller = Controller(problem, router, setup)
     replanner, keeper = Replanner(controller, config.replan), ExpertKeeper(controller, experts, config.experts)
     paths = [entry.path for entry in config.models]
-    training = open_training(config.training, problem.cluster, controller.ledger, devices, paths)
+    swaps = Swaps(controller, files)
+    training = open_training(config.training, problem.cluster, controller.ledger, devices, paths, swaps.begin)
+    lender = None if training is None else Lender(controller, training, training.loans)
     service = Service(
         router=router,
         models={name: one.served(partial(controller.state_of, name)) for name, one in files.items()},
@@ -139,9 +145,9 @@ async def running_server(
             hosts=config.hosts,
         ),
         keys=keys,
-        figures=lambda: chain(views.figures(controller), expert_figures(keeper)),
+        figures=lambda: chain(views.figures(controller), expert_figures(keeper), loan_figures(lender)),
         unready=controller.unready,
-        admin=AdminDesk(controller, replanner, keeper),
+        admin=AdminDesk(controller, replanner, keeper, lender),
         jobs=None if training is None else training.desk,
         listen=host,
     )
@@ -156,12 +162,14 @@ async def running_server(
             on_progress("starting", 1.0, "")
             beside.append(asyncio.create_task(replanner.run(), name="replanner"))
             beside.append(asyncio.create_task(keeper.run(), name="experts"))
+            if lender is not None:
+                beside.append(asyncio.create_task(lender.run(), name="loans"))
             shown = f"[{host}]" if ":" in host else host
             yield Running(f"http://{shown}:{http.port}", controller, http)
     finally:
-        for task in beside:
+        for task in (*beside, *swaps.tasks):
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.gather(*beside, *swaps.tasks, return_exceptions=True)
         await asyncio.gather(http.stop(), *([] if training is None else [training.stop()]))
         await controller.stop(DRAIN_S)
 

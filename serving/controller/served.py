@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from placement.errors import InputError
 from placement.plan import Group, replica_profile
 from placement.problem import Problem
@@ -75,6 +77,15 @@ class ModelFiles:
 def read_models(config: ServeConfig) -> dict[str, ModelFiles]:
     """Every model's directory, looked into; an InputError names the model and the file that is wrong."""
     return {entry.name: _read(entry) for entry in config.models}
+
+
+def replaced(files: ModelFiles, directory: Path) -> ModelFiles:
+    """The model with the weights of another directory; an InputError if that is of another form, since its profile, its
+    place in the plan and what clients know of it would be wrong."""
+    fresh = _read(msgspec.structs.replace(files.entry, path=str(directory)))
+    if fresh.config.sizes != files.config.sizes or fresh.config.task != files.config.task:
+        raise InputError(f"{directory}: of another form than the model {files.entry.name!r} that is served")
+    return fresh
 
 
 def _read(entry: ModelEntry) -> ModelFiles:

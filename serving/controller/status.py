@@ -33,7 +33,7 @@ def explain_text(what: str, found: dict[str, Any]) -> str:
         case "experts":
             return _explained_experts(found)
         case _:
-            return str(found.get("why") or found)
+            return _loans(found)
 
 
 def watch_status(ask: Callable[[], dict[str, Any]]) -> None:
@@ -116,6 +116,48 @@ def _explained_experts(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def _loans(found: dict[str, Any]) -> str:
+    """What is lent, what was weighed last, and what was decided, the latest last."""
+    if "now" not in found:
+        return str(found["why"])
+    lent = [(one["group"], " ".join(one["devices"]), one["state"], _clock(one["at"])) for one in found["loans"]]
+    weighed = [
+        (
+            " ".join(map(str, one["drained"])),
+            f"{one['load']:.2f}",
+            "-" if one["safe_for_s"] is None else f"{one['safe_for_s']:.0f} s",
+            "yes" if one["open"] else "no",
+            one["why"],
+        )
+        for one in found["now"]["rungs"]
+    ]
+    decided = [
+        (
+            _clock(one["at"]),
+            f"rung {one['from']} to {one['to']}",
+            " ".join(f"{name}: {took:.2f} s" for name, took in one.get("returned_s", {}).items()),
+            one.get("missed", ""),
+            one["why"],
+        )
+        for one in found["decisions"]
+    ]
+    parts = [
+        f"lending: {found['mode']}; {found['lent_device_s']:.0f} device-seconds lent so far",
+        _table(("group", "devices", "state", "since"), lent) if lent else "Nothing is lent.",
+    ]
+    if weighed:
+        parts.append(_table(("without groups", "demand", "safe for", "can be lent", "why"), weighed))
+        parts.append(
+            f"devices come back within {found['comes_back_within_s']:g} s; "
+            f"a surge that finds them lent makes {found['missed_by_a_surprise']:g} requests late"
+        )
+    else:
+        parts.append("No group can be drained with every model still covered, so nothing can be lent.")
+    if decided:
+        parts.append(_table(("at", "decided", "back after", "late", "why"), decided))
+    return "\n\n".join(parts)
+
+
 def _queue(status: dict[str, Any]) -> str:
     queue = status["queue"]
     text = f"{queue['waiting']} waiting, {queue['running']} running; plan: {status['plan']['why']}"
@@ -175,11 +217,11 @@ def _clock(at: float | None) -> str:
 
 
 def _subject(move: dict[str, Any]) -> str:
-    return next((f"{kind} {move[kind]}" for kind in ("plan", "replan", "model", "group") if kind in move), "")
+    return next((f"{kind} {move[kind]}" for kind in ("plan", "replan", "loan", "model", "group") if kind in move), "")
 
 
 def _facts(facts: dict[str, Any]) -> str:
-    hidden = ("at", "what", "plan", "replan", "group" if "model" not in facts else "model")
+    hidden = ("at", "what", "plan", "replan", "loan", "group" if "model" not in facts else "model")
     return "  ".join(f"{name}={value}" for name, value in facts.items() if name not in hidden)
 
 

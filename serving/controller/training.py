@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from placement.cluster import Cluster
 from placement.errors import InputError
@@ -14,24 +15,32 @@ from serving.controller.ledger import IDLE, Ledger, Owner
 from serving.http import get_log
 from serving.http.job_desk import JobDesk
 from training.elastic.runner import LmRunner
+from training.elastic.task import MODEL
 from training.policies import policy_named
 from training.queue import CommandRunner, Quota, Runner, open_store
 from training.queue.claims import LEASE_S
 from training.queue.decision import warm_up
 from training.queue.service import QueueService, QueueSettings
 
+OnTrained = Callable[[str, Path], None]
+"""(name of a served model, directory of the one to take its place)"""
+
 
 class LedgerDevices:
-    """What is idle, or the queue's already. A device that a group takes over is missing from then on, and the queue
-    takes it from the job that had it."""
+    """What is idle, or the queue's already. A device that a group takes over, or that is recalled, is missing from then
+    on, and the queue takes it from the job that had it."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._jobs: dict[str, list[str]] = {}
         """Jobs on each device, in parts of it where they are several."""
+        self.recalled: set[str] = set()
+        """Lent devices that are wanted back; nobody's when jobs have given them up."""
 
     def open(self) -> Collection[str]:
-        return [device for device, owner in self._ledger.owners.items() if owner.kind in ("idle", "job")]
+        owners = self._ledger.owners
+        self.recalled = {name for name in self.recalled if owners[name].kind != "group"}
+        return [name for name, owner in owners.items() if owner.kind != "group" and name not in self.recalled]
 
     def can_take(self, job: str, devices: Collection[str]) -> bool:
         return set(devices) <= set(self.open())
@@ -65,8 +74,11 @@ class TrainingQueue:
         ledger: Ledger,
         places: Mapping[str, str],
         models: Collection[str],
+        on_trained: OnTrained = lambda name, directory: None,
     ) -> None:
-        """`places`: what each device is on this machine; `models`: the directories of those that are served."""
+        """`places`: what each device is on this machine; `models`: the directories of those that are served;
+        `on_trained`: a job is done whose model shall be served."""
+        self.loans = config.loans
         policy, folder = policy_named(config.policy), _folder(config)
         warm_up(policy, cluster)
         store = open_store(config.store)
@@ -76,21 +88,40 @@ class TrainingQueue:
         if config.commands:
             runners["command"] = CommandRunner(places, fence_s=fence_s)
         log = get_log("training")
+        self._devices = LedgerDevices(ledger)
         self._service = QueueService(
             store,
             cluster,
-            LedgerDevices(ledger),
+            self._devices,
             runners,
             policy,
             QueueSettings(name=config.name or socket.gethostname(), folder=folder),
-            lambda what, facts: log.info(what, **facts),
+            self._note,
         )
+        self._store, self._log, self._on_trained = store, log, on_trained
         self.desk = JobDesk(store, self._service.types, self._service.wake)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Once every group has its devices: what is left is the queue's."""
         self._task = asyncio.create_task(self._service.run(), name="training queue")
+
+    def open_to_jobs(self, devices: Collection[str]) -> None:
+        """They are lent."""
+        self._devices.recalled.difference_update(devices)
+        self._service.wake()
+
+    def recall(self, devices: Collection[str]) -> None:
+        """Jobs give them up; the ledger says when they are idle."""
+        self._devices.recalled.update(devices)
+        self._service.wake()
+
+    def _note(self, what: str, facts: dict[str, Any]) -> None:
+        self._log.info(what, **facts)
+        if what == "finished":
+            record = self._store.get(str(facts["job"]))
+            if record.job.lm.get("serve_as") and record.folder is not None:
+                self._on_trained(str(record.job.lm["serve_as"]), Path(record.folder) / MODEL)
 
     async def stop(self) -> None:
         """Its jobs are suspended, to go on when the server is back."""
@@ -107,9 +138,10 @@ def open_training(
     ledger: Ledger,
     places: Mapping[str, str],
     models: Collection[str],
+    on_trained: OnTrained = lambda name, directory: None,
 ) -> TrainingQueue | None:
     """None where the configuration has no training."""
-    return None if config is None else TrainingQueue(config, cluster, ledger, places, models)
+    return None if config is None else TrainingQueue(config, cluster, ledger, places, models, on_trained)
 
 
 def _folder(config: TrainingConfig) -> Path:

@@ -103,7 +103,7 @@ def _group(runner: GroupRunner, now: float) -> dict[str, Any]:
         "devices": list(runner.spec.devices),
         "tp": runner.spec.tp,
         "pp": runner.spec.pp,
-        "state": runner.state,
+        "state": "lent" if runner.is_lent else runner.state,
         "kind": "" if runner.group is None else runner.group.kind,
         "models": {
             model: {

@@ -101,6 +101,9 @@ class Group:
         self.heard: dict[str, float] = {}
         """When each model last answered (time.monotonic)."""
         self.on_lost: Callable[[str], None] = lambda reason: None
+        self.gate = asyncio.Event()
+        """Requests wait here while it is closed: the models are about to wake up."""
+        self.gate.set()
         self._directory = directory
         self._places = make_places(directory, spec.tcp, spec.backend)
         self._link: Link[Order, Report] | None = None
@@ -149,6 +152,8 @@ class Group:
         self, request: str, model: str, prompt: list[int], params: SamplingParams
     ) -> AsyncGenerator[Produced, None]:
         """The tokens of all answers as they come. Leaving the loop early cancels the request."""
+        if not self.gate.is_set():
+            await self.gate.wait()
         unfinished = params.n
         stream: asyncio.Queue[Output] = asyncio.Queue()
         self._begin(request, Generate(request, model, prompt, params), stream.put_nowait)
@@ -168,6 +173,8 @@ class Group:
         self, request: str, model: str, inputs: list[list[int]], kinds: list[list[int]] | None = None
     ) -> NDArray[np.float32]:
         """float32 [inputs, width]"""
+        if not self.gate.is_set():
+            await self.gate.wait()
         answer: asyncio.Future[Output] = asyncio.get_running_loop().create_future()
 
         def take(output: Output) -> None:
@@ -319,6 +326,7 @@ class Group:
         if self._lost is not None:
             return
         self._lost = reason
+        self.gate.set()
         for handle in self.handles:
             handle.kill()
         for request, take in self._open.items():

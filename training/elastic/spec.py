@@ -47,6 +47,8 @@ class LmSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep: Annotated[int, Meta(ge=1, le=1000)] = 3
     """Checkpoints that are kept."""
 
+    serve_as: str | None = None
+    """The served model whose place the trained one takes when it is done; it must be of the same form."""
     pace: Seconds = Seconds(0)
     """Seconds that a step takes at least: for trying things out, and to leave room for others."""
 

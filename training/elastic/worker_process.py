@@ -13,6 +13,9 @@ from serving.worker.device import parse_device, pin
 from serving.worker.lifeline import read_document
 from training.elastic.task import WorkerTask
 
+NICE = 10
+"""On CPU what serves requests shares its core, and comes first."""
+
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -21,6 +24,7 @@ def main() -> int:
         if parse_device(task.device).kind != "cpu":
             raise InputError(f"device {task.device}: lm jobs train on CPU so far")
         pin(task.device)
+        os.nice(NICE)
         import torch
 
         torch.set_num_threads(1)

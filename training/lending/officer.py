@@ -59,6 +59,8 @@ class Verdict:
     depth: int
     why: str
     options: tuple[Option, ...] = ()
+    is_surprise: bool = False
+    """A surge has begun while devices are lent."""
 
 
 @dataclass
@@ -109,8 +111,9 @@ class LoanOfficer:
         if deepest == depth:
             return Verdict(depth, "as it is", options)
         self._changed = now
-        why = options[deepest].why if deepest < depth else options[deepest - 1].why
-        return Verdict(deepest, why, options)
+        if deepest > depth:
+            return Verdict(deepest, options[deepest - 1].why, options)
+        return Verdict(deepest, options[deepest].why, options, self._surges[deepest + 1].is_on)
 
     def _weigh(self, number: int, now: float, demand: Mapping[str, float], depth: int, trouble: str) -> Option:
         rung, surges, terms = self.rungs[number], self._surges[number], self.terms

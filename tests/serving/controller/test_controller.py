@@ -8,11 +8,15 @@ import pytest
 
 from placement.errors import InputError
 from placement.planner import default_steps, make_plan
+from placement.profile import Profile, ShapeProfile
 from placement.search.effort import Effort
+from placement.units import Bytes
 from router import NotServed
 from serving.controller import views
+from serving.controller.journal import Journal
 from serving.controller.probe import probe
 from serving.controller.status import explain_text, status_text
+from serving.controller.steady import steadily
 from serving.worker.emulated_launcher import EmulatedLauncher
 from serving.worker.group import RequestFailed
 from tests.serving.controller.worlds import EMULATED, chat, embed, group, plan, problem, run, serving, until
@@ -277,3 +281,60 @@ def test_a_plan_is_explained_with_what_was_weighed_instead():
             assert f"{told['alternatives'][0]['attainment']:.2%}" in shown
 
     run(work(), 300)
+
+
+def test_a_probe_of_a_model_that_goes_does_not_end_its_group():
+    slow = msgspec.structs.replace(EMULATED["embed"], profile=Profile((ShapeProfile(1, 1, (Bytes(50),), {1: (0.4,)}),)))
+
+    async def work():
+        launcher = EmulatedLauncher(EMULATED | {"embed": slow})
+        async with serving(plan(group(0)), launcher=launcher) as controller:
+            runner = controller.runners["g0"]
+            proving = asyncio.create_task(runner.prove(20.0, 0.0))
+            await asyncio.sleep(0.1)
+            await controller.apply(plan(group(0, models=("chat",))), "a test")
+            await proving
+            await asyncio.sleep(0.1)
+            assert runner.deaths == 0
+            assert len(await chat(controller, "a")) == 20
+
+    run(work())
+
+
+def test_what_goes_wrong_beside_the_requests_is_told_once_and_tried_again():
+    async def work():
+        journal, looks = Journal(), []
+
+        async def look():
+            looks.append(1)
+            if len(looks) < 4:
+                raise KeyError("gone")
+
+        task = asyncio.create_task(steadily(0.001, look, journal, "probes"))
+        await until(lambda: len(looks) > 5)
+        task.cancel()
+        assert [event.facts["reason"] for event in journal.events("probes")] == ["KeyError: 'gone'"]
+
+    run(work())
+
+
+def test_a_fresh_group_has_its_devices_before_anybody_else_and_gives_them_back_if_it_fails():
+    async def work():
+        async with serving(plan(group(0))) as controller:
+            asked = []
+
+            async def leave(needed):
+                asked.append(list(needed))
+
+            controller.before_change = leave
+            change = asyncio.create_task(controller.apply(plan(group(0), group(1, 2, pp=2)), "a test"))
+            await until(lambda: str(controller.ledger.owners["n/2"]) == "group g1")
+            assert asked == [["n/1", "n/2"]]
+            await change
+            broken = plan(group(0), group(1, 2, pp=2), group(3))
+            controller._setup.launcher._models.clear()
+            with pytest.raises(InputError):
+                await controller.apply(broken, "a test")
+            assert str(controller.ledger.owners["n/3"]) == "idle"
+
+    run(work())

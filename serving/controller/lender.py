@@ -1,0 +1,290 @@
+"""Lends devices of serving groups to training and takes them back: does what the loan officer decides.
+
+A loan: the group takes no more requests, those it has end, its models go to sleep in host memory, its devices are open
+to the queue. A recall: the queue gives them up; the router counts on the group from when it is expected back, and what
+it hands over before waits at the group's gate until its models are awake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from placement.capacity import Rung, UsualRequest, find_rungs, rungs_of, usual_requests
+from placement.errors import InputError
+from placement.plan import Plan
+from serving.config import LoansConfig
+from serving.controller.controller import Controller
+from serving.controller.ledger import IDLE, Owner
+from serving.controller.runner import GroupRunner
+from serving.controller.steady import steadily
+from training.lending import LoanOfficer, Terms, Verdict
+
+LOOK_S = 0.05
+DRAIN_S = 30.0
+"""What the requests of a group that is to be lent get to end; a loan that cannot begin by then is given up."""
+PATIENCE_S = 5.0
+"""A device that is not given back by then is counted on no longer."""
+AFTERMATH_S = 1.0
+"""Requests that end late so soon after a return were late for the loan."""
+LEAST_CALM_S, MOST_CALM_S = 0.2, 3.0
+REMEMBERED = 200
+_WAIT_S = 0.004
+
+
+class Borrower(Protocol):
+    """The training queue."""
+
+    def open_to_jobs(self, devices: Collection[str]) -> None:
+        """Jobs may have these."""
+        ...
+
+    def recall(self, devices: Collection[str]) -> None:
+        """They may not any more: whoever has them gives them up at once. The ledger tells when that is done."""
+        ...
+
+
+@dataclass
+class Loan:
+    group: str
+    devices: tuple[str, ...]
+    at: float = field(default_factory=time.time)
+    """Unix seconds."""
+    state: Literal["draining", "lent", "returning"] = "draining"
+
+
+class Lender:
+    def __init__(self, controller: Controller, borrower: Borrower, settings: LoansConfig) -> None:
+        self._controller, self._borrower, self._settings = controller, borrower, settings
+        self.loans: dict[str, Loan] = {}
+        """By group."""
+        self.decisions: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+        self.lent_s = 0.0
+        """Device-seconds, all in all."""
+        self.recalls, self.last_recall_s = 0, 0.0
+        self.verdict = Verdict(0, "nothing has been looked at yet")
+        self._usual: dict[str, UsualRequest] = usual_requests(controller.problem)
+        self._plan: Plan | None = None
+        self._officer: LoanOfficer | None = None
+        self._depth = 0
+        self._fed = self._missed = self._refused = 0.0
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changing = asyncio.Lock()
+        controller.before_change = self._settle
+
+    async def run(self) -> None:
+        """For ever, or not at all."""
+        if self._settings.mode == "off":
+            return
+        try:
+            await steadily(LOOK_S, self._look_unless_changing, self._controller.journal, "loan")
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def told(self) -> dict[str, Any]:
+        """For `penstock explain loans`: what is lent, what was weighed last, what was decided before."""
+        officer = self._officer
+        return {
+            "mode": self._settings.mode,
+            "loans": [vars(loan) for loan in self.loans.values()],
+            "now": _verdict(self.verdict),
+            "comes_back_within_s": None if officer is None else round(officer.horizon_s, 3),
+            "missed_by_a_surprise": None if officer is None else round(officer.missed, 2),
+            "lent_device_s": round(self.lent_s, 1),
+            "decisions": list(self.decisions),
+        }
+
+    # Deciding
+
+    async def _look_unless_changing(self) -> None:
+        async with self._changing:
+            if not self._controller.is_changing:
+                await self._look()
+
+    async def _look(self) -> None:
+        controller, now = self._controller, time.monotonic()
+        if controller.in_force.plan is not self._plan:
+            await self._take_up(controller.in_force.plan)
+        self.lent_s += LOOK_S * sum(len(loan.devices) for loan in self.loans.values() if loan.state == "lent")
+        officer = self._officer
+        if officer is None:
+            return
+        self._feed(officer)
+        self.verdict = verdict = officer.decide(now, self._depth, self._trouble())
+        if verdict.depth != self._depth:
+            self._change(officer, verdict)
+
+    async def _take_up(self, plan: Plan) -> None:
+        self._plan, self._depth, self._officer = plan, 0, None
+        self.verdict = Verdict(0, "no group can be drained with every model still covered")
+        rungs: tuple[Rung, ...] = rungs_of(plan)
+        if plan.ladder and not rungs:
+            rungs = await asyncio.to_thread(find_rungs, self._controller.problem, plan)
+        if len(rungs) > 1:
+            minimum_s = float(self._settings.minimum)
+            calm_s = min(max(minimum_s / 10, LEAST_CALM_S), MOST_CALM_S)
+            self._officer = LoanOfficer(
+                rungs, Terms(risk=1 - float(self._settings.target), minimum_s=minimum_s, calm_s=calm_s)
+            )
+
+    def _feed(self, officer: LoanOfficer) -> None:
+        """What has come since the last look."""
+        router = self._controller.router
+        fresh = []
+        for arrival in reversed(router.statistics.arrived):
+            if arrival[0] <= self._fed:
+                break
+            fresh.append(arrival)
+        for at, model, tokens, max_tokens in reversed(fresh):
+            output = router.usual_output(model) or max_tokens
+            officer.saw(at, model, self._usual[model].work(tokens + min(max_tokens, output)))
+            self._fed = at
+
+    def _trouble(self) -> str:
+        """Somebody was turned away who could have been served at another time."""
+        trouble = ""
+        for refusal in reversed(self._controller.router.statistics.refusals):
+            if refusal.at <= self._refused:
+                break
+            if refusal.retry_after_s is not None and refusal.reason in ("refused", "expired", "queue-full"):
+                trouble = f"a request for {refusal.model} was turned away ({refusal.reason})"
+        self._refused = time.monotonic()
+        return trouble
+
+    def _change(self, officer: LoanOfficer, verdict: Verdict) -> None:
+        names = list(self._controller.runners)
+        wanted = {names[index] for index in officer.rungs[verdict.depth].drained}
+        decision = {"at": time.time(), "from": self._depth, "to": verdict.depth} | _verdict(verdict)
+        self.decisions.append(decision)
+        self._controller.journal.note("loan", f"rung {verdict.depth}", "decided", why=verdict.why)
+        self._depth = verdict.depth
+        if self._settings.mode != "apply":
+            return
+        for name in wanted - self.loans.keys():
+            self._begin(name, self._lend(self._controller.runners[name]))
+        for name in self.loans.keys() - wanted:
+            self._begin(name, self._recall(self._controller.runners[name], decision, verdict.is_surprise))
+
+    def _begin(self, name: str, work: Any) -> None:
+        before = self._tasks.get(name)
+
+        async def after() -> None:
+            if before is not None:
+                before.cancel()
+                await asyncio.gather(before, return_exceptions=True)
+            await work
+
+        self._tasks[name] = asyncio.create_task(after(), name=f"loan of {name}")
+
+    # Doing
+
+    async def _lend(self, runner: GroupRunner) -> None:
+        controller = self._controller
+        loan = self.loans[runner.name] = Loan(runner.name, runner.spec.devices)
+        runner.is_lent = True
+        controller.publish()
+        if not await controller.emptied(runner, DRAIN_S):
+            controller.journal.note("loan", runner.name, "given up", reason=f"requests did not end in {DRAIN_S:g} s")
+            await self._wake(runner, loan)
+            return
+        try:
+            await runner.put_to_sleep()
+        except InputError as error:
+            controller.journal.note("loan", runner.name, "given up", reason=str(error))
+            await self._wake(runner, loan)
+            return
+        controller.ledger.move(loan.devices, Owner("group", runner.name), IDLE)
+        loan.state, loan.at = "lent", time.time()
+        controller.journal.note("loan", runner.name, "lent", devices=list(loan.devices))
+        self._borrower.open_to_jobs(loan.devices)
+
+    async def _recall(self, runner: GroupRunner, decision: dict[str, Any], is_surprise: bool) -> None:
+        """Its devices serve again, whoever has them now."""
+        controller, officer, loan = self._controller, self._officer, self.loans[runner.name]
+        began, missed = time.monotonic(), controller.router.statistics.missed
+        was_lent = loan.state == "lent"
+        loan.state = "returning"
+        if was_lent:
+            self._borrower.recall(loan.devices)
+            runner.expect_back(began + (0.0 if officer is None else officer.horizon_s))
+            controller.publish()
+            await self._given_back(runner, loan)
+            controller.ledger.move(loan.devices, IDLE, Owner("group", runner.name))
+        await self._wake(runner, loan)
+        took_s = self.last_recall_s = time.monotonic() - began
+        self.recalls += was_lent
+        controller.journal.note("loan", runner.name, "returned", took_s=round(took_s, 3))
+        decision.setdefault("returned_s", {})[runner.name] = round(took_s, 3)
+        if not was_lent or officer is None:
+            return
+        if is_surprise:
+            served = await _first_answer(runner, AFTERMATH_S)
+            if served is not None:
+                decision.setdefault("served_s", {})[runner.name] = round(served - began, 3)
+            decision["missed"] = controller.router.statistics.missed - missed
+        officer.returned(took_s, decision.get("missed"))
+
+    async def _given_back(self, runner: GroupRunner, loan: Loan) -> None:
+        """Jobs have left. One that takes too long is waited for all the same, but nobody counts on the group then."""
+        late = time.monotonic() + PATIENCE_S
+        while not self._controller.ledger.can_move(loan.devices, IDLE):
+            if not runner.is_lent and time.monotonic() > late:
+                runner.is_lent = True
+                self._controller.publish()
+                self._controller.journal.note("loan", runner.name, "late", reason=f"not back after {PATIENCE_S:g} s")
+            await asyncio.sleep(_WAIT_S)
+
+    async def _wake(self, runner: GroupRunner, loan: Loan) -> None:
+        await runner.wake_up()
+        runner.is_lent = False
+        self.loans.pop(loan.group, None)
+        self._controller.publish()
+
+    async def _settle(self, needed: Collection[str]) -> None:
+        """All groups have their devices again, and jobs have left the others that are `needed`; nothing is lent until
+        the change is over."""
+        async with self._changing:
+            decision: dict[str, Any] = {"at": time.time(), "from": self._depth, "to": 0, "why": "groups change"}
+            for name in list(self.loans):
+                self._begin(name, self._recall(self._controller.runners[name], decision, False))
+            if self.loans:
+                self.decisions.append(decision)
+            self._depth = 0
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            ledger = self._controller.ledger
+            of_jobs = [device for device in needed if ledger.owners[device].kind != "group"]
+            self._borrower.recall(of_jobs)
+            while not ledger.can_move(of_jobs, IDLE):
+                await asyncio.sleep(_WAIT_S)
+
+
+async def _first_answer(runner: GroupRunner, wait_s: float) -> float | None:
+    """When a group first answers from now on (time.monotonic), looked for all the time."""
+    began, found = time.monotonic(), None
+    while time.monotonic() < began + wait_s:
+        heard = {} if runner.group is None else runner.group.heard
+        found = found or min((at for at in heard.values() if at > began), default=None)
+        await asyncio.sleep(_WAIT_S)
+    return found
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "why": verdict.why,
+        "rungs": [
+            {
+                "drained": list(option.drained),
+                "load": round(option.load, 3),
+                "safe_for_s": round(option.safe_for_s, 1) if option.safe_for_s < 1e9 else None,
+                "open": option.is_open,
+                "why": option.why,
+            }
+            for option in verdict.options
+        ],
+    }

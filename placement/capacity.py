@@ -21,17 +21,19 @@ from placement.simulate import DEFAULT_MAX_BATCH, simulate
 from placement.tables import Catalogue
 from placement.workload import Workload
 
-SIMULATED = 600
+FEWEST, MOST_SIMULATED = 600, 20_000
 """Requests of one simulation."""
-HALVINGS = 8
-LEAST, MOST = 2.0**-6, 2.0**6
+LONG = 8.0
+"""It lasts so many times as long as the longest goal, lest a queue be taken for capacity."""
+HALVINGS = 10
+LEAST, MOST = 2.0**-6, 2.0**10
 """Of the planned rate; what is searched between."""
 MOST_ALONE = 16
 """Of more models than this none is simulated alone: the mix must do."""
 ENOUGH = 40
 """A model with fewer requests in a simulation is not judged by itself."""
 SLACK = 0.005
-"""Of attainment: what 600 requests cannot tell."""
+"""Of attainment: what so few requests cannot tell."""
 
 
 class Rung(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,12 +121,11 @@ def _owed(problem: Problem, plan: Plan, max_batch: int) -> Floats:
 
 def _held(problem: Problem, plan: Plan, rates: Floats, owed: Floats, max_batch: int) -> float:
     """The largest multiple of the rates that the plan holds; 0 where it holds not even the least."""
-    calm = _calm(problem, rates)
     low, high = np.log2(LEAST), np.log2(MOST)
     found = 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        reached = _attainment(problem, plan, calm.faster(2.0**middle), max_batch)
+        reached = _attainment(problem, plan, _calm(problem, 2.0**middle * rates), max_batch)
         if (np.isnan(reached) | (reached >= owed)).all():
             low, found = middle, float(2.0**middle)
         else:
@@ -144,12 +145,14 @@ def _calm(problem: Problem, rates: Floats) -> Workload:
     """Poisson arrivals at these rates: bursts are counted where demand is measured, over short times."""
     rng = np.random.default_rng(0)
     total = float(rates.sum())
-    arrival = np.cumsum(rng.exponential(1 / total, SIMULATED))
-    model = rng.choice(len(rates), SIMULATED, p=rates / total).astype(np.int32)
+    goal_s = max(model.slo.first_token for model in problem.models)
+    count = int(min(max(LONG * goal_s * total, FEWEST), MOST_SIMULATED))
+    arrival = np.cumsum(rng.exponential(1 / total, count))
+    model = rng.choice(len(rates), count, p=rates / total).astype(np.int32)
     planned = problem.workload
     if planned.prompt_tokens is None or planned.output_tokens is None:
         return Workload(arrival, model)
-    rows = np.zeros(SIMULATED, np.int64)
+    rows = np.zeros(count, np.int64)
     for index in np.unique(model):
         known, wanted = np.flatnonzero(planned.model == index), model == index
         rows[wanted] = rng.choice(known if len(known) else len(planned), int(wanted.sum()))

@@ -70,7 +70,7 @@ class Lender:
         self._usual: dict[str, UsualRequest] = usual_requests(controller.problem)
         self._plan: Plan | None = None
         self._officer: LoanOfficer | None = None
-        self._depth = 0
+        self._depth, self._is_surprise = 0, False
         self._fed = self._missed = self._refused = 0.0
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
@@ -118,7 +118,10 @@ class Lender:
         self._feed(officer)
         self.verdict = verdict = officer.decide(now, self._depth, self._trouble())
         if verdict.depth != self._depth:
-            self._change(officer, verdict)
+            self._note(verdict)
+        if self._settings.mode == "apply":
+            names = list(self._controller.runners)
+            self._follow({names[index] for index in officer.rungs[self._depth].drained})
 
     async def _take_up(self, plan: Plan) -> None:
         self._plan, self._depth, self._officer = plan, 0, None
@@ -157,30 +160,24 @@ class Lender:
         self._refused = time.monotonic()
         return trouble
 
-    def _change(self, officer: LoanOfficer, verdict: Verdict) -> None:
-        names = list(self._controller.runners)
-        wanted = {names[index] for index in officer.rungs[verdict.depth].drained}
+    def _note(self, verdict: Verdict) -> None:
         decision = {"at": time.time(), "from": self._depth, "to": verdict.depth} | _verdict(verdict)
         self.decisions.append(decision)
         self._controller.journal.note("loan", f"rung {verdict.depth}", "decided", why=verdict.why)
-        self._depth = verdict.depth
-        if self._settings.mode != "apply":
-            return
-        for name in wanted - self.loans.keys():
-            self._begin(name, self._lend(self._controller.runners[name]))
-        for name in self.loans.keys() - wanted:
-            self._begin(name, self._recall(self._controller.runners[name], decision, verdict.is_surprise))
+        self._depth, self._is_surprise = verdict.depth, verdict.is_surprise
 
-    def _begin(self, name: str, work: Any) -> None:
-        before = self._tasks.get(name)
-
-        async def after() -> None:
-            if before is not None:
-                before.cancel()
-                await asyncio.gather(before, return_exceptions=True)
-            await work
-
-        self._tasks[name] = asyncio.create_task(after(), name=f"loan of {name}")
+    def _follow(self, wanted: Collection[str]) -> None:
+        """Bring loans to what is wanted, one thing at a time with each group; what is under way goes to its end, but
+        for a loan that has not begun."""
+        for name, runner in self._controller.runners.items():
+            loan, task = self.loans.get(name), self._tasks.get(name)
+            is_busy = task is not None and not task.done()
+            if name in wanted and loan is None and not is_busy:
+                self._tasks[name] = asyncio.create_task(self._lend(runner), name=f"loan of {name}")
+            elif name not in wanted and loan is not None and not is_busy:
+                self._tasks[name] = asyncio.create_task(self._recall(runner), name=f"return of {name}")
+            elif name not in wanted and loan is not None and task is not None and loan.state == "draining":
+                task.cancel()
 
     # Doing
 
@@ -204,8 +201,9 @@ class Lender:
         controller.journal.note("loan", runner.name, "lent", devices=list(loan.devices))
         self._borrower.open_to_jobs(loan.devices)
 
-    async def _recall(self, runner: GroupRunner, decision: dict[str, Any], is_surprise: bool) -> None:
+    async def _recall(self, runner: GroupRunner) -> None:
         """Its devices serve again, whoever has them now."""
+        decision, is_surprise = self.decisions[-1], self._is_surprise
         controller, officer, loan = self._controller, self._officer, self.loans[runner.name]
         began, missed = time.monotonic(), controller.router.statistics.missed
         was_lent = loan.state == "lent"
@@ -250,13 +248,11 @@ class Lender:
         """All groups have their devices again, and jobs have left the others that are `needed`; nothing is lent until
         the change is over."""
         async with self._changing:
-            decision: dict[str, Any] = {"at": time.time(), "from": self._depth, "to": 0, "why": "groups change"}
-            for name in list(self.loans):
-                self._begin(name, self._recall(self._controller.runners[name], decision, False))
-            if self.loans:
-                self.decisions.append(decision)
-            self._depth = 0
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            if self._depth:
+                self._note(Verdict(0, "groups change"))
+            while self.loans:
+                self._follow(())
+                await asyncio.sleep(_WAIT_S)
             ledger = self._controller.ledger
             of_jobs = [device for device in needed if ledger.owners[device].kind != "group"]
             self._borrower.recall(of_jobs)

@@ -92,6 +92,10 @@ class TrainingQueue:
         """Once every group has its devices: what is left is the queue's."""
         self._task = asyncio.create_task(self._service.run(), name="training queue")
 
+    async def recall(self) -> None:
+        """Returns when jobs have left the devices that are groups' now."""
+        await self._service.recall()
+
     async def stop(self) -> None:
         """Its jobs are suspended, to go on when the server is back."""
         if self._task is not None:

@@ -3,14 +3,14 @@ long a queue takes to get devices back that it has lent.
 
 python -m benchmarks.elastic [--tiny] [--cycles N] [--peer]
 
-One `lm` job on two devices, steps of 50 ms. A cycle: a worker leaves (it is parked) and comes back, the whole job is
-parked and returns, a worker is killed with SIGKILL, and its successor joins. Seconds: `leave` and `park` from asking
-until the devices are free, `rejoin` and `return` from asking to the first step on them, `join` from a successor that is
-ready (after `start`, while the others train) to the first step with it, `kill` from the signal to the next step of the
-others, and `pause`, the longest time between two steps. `same_bits`: every step was made once, and all that was learned
-is what one worker alone learns in as many. In the queue: `recall_one` (of two) and `recall_all` from devices that are
-missing until the job has given them back, `lend` from being there to the first step. --peer measures torchft 0.2 in the
-same way (in an environment of its own).
+One `lm` job on two devices, steps of 50 ms. In a cycle, five times a worker leaves (it is parked) and comes back, and
+the whole job is parked and returns; then a worker is killed with SIGKILL, and its successor joins. Seconds: `leave` and
+`park` from asking until the devices are free, `rejoin` and `return` from asking to the first step on them, `join` from
+a successor that is ready (after `start`, while the others train) to the first step with it, `kill` from the signal to
+the next step of the others, and `pause`, the longest time between two steps. `same_bits`: every step was made once, and
+all that was learned is what one worker alone learns in as many. In the queue: `recall_one` (of two) and `recall_all`
+from devices that are missing until the job has given them back, `lend` from being there to the first step. --peer
+measures torchft 0.2 in the same way (in an environment of its own).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -41,6 +42,8 @@ from training.elastic.spec import LmSpec
 LIMIT_S = 1.0
 """From the decision to a device that serves again; recalling it is the queue's part."""
 STEP_S = 0.05
+LOANS = 5
+"""How often devices are taken and given back in a cycle."""
 Times = dict[str, list[float]]
 
 
@@ -84,8 +87,9 @@ def measure(folder: Path, cycles: int) -> tuple[Times, int, bool]:
     with ElasticJob(folder / "job", spec, (0, 1)) as job:
         job.first_step(2, 0.0)
         for cycle in range(cycles):
-            _leave(job, times)
-            _park(job, times)
+            for _ in range(LOANS):
+                _leave(job, times)
+                _park(job, times)
             _kill(job, times)
             note(f"cycle {cycle + 1} of {cycles}")
         job.stop()
@@ -95,7 +99,7 @@ def measure(folder: Path, cycles: int) -> tuple[Times, int, bool]:
 
 
 def _leave(job: ElasticJob, times: Times) -> None:
-    time.sleep(3 * STEP_S)
+    time.sleep(_some_steps())
     began = time.time()
     job.ask(0)
     times["leave"].append(time.time() - began)
@@ -108,11 +112,11 @@ def _leave(job: ElasticJob, times: Times) -> None:
 
 
 def _park(job: ElasticJob, times: Times) -> None:
-    time.sleep(3 * STEP_S)
+    time.sleep(_some_steps())
     began = time.time()
     job.park()
     times["park"].append(time.time() - began)
-    time.sleep(3 * STEP_S)
+    time.sleep(_some_steps())
     began = time.time()
     job.ask(0, 1)
     times["return"].append(job.first_step(2, began) - began)
@@ -121,13 +125,18 @@ def _park(job: ElasticJob, times: Times) -> None:
 async def _recall(lent: LentJob, times: Times, cycles: int) -> None:
     async with lent as job:
         await job.lend(*NAMES)
-        for cycle in range(cycles):
-            await asyncio.sleep(3 * STEP_S)
-            times["recall_one"].append(await job.recall(NAMES[cycle % 2]))
-            await asyncio.sleep(3 * STEP_S)
+        for loan in range(cycles * LOANS):
+            await asyncio.sleep(_some_steps())
+            times["recall_one"].append(await job.recall(NAMES[loan % 2]))
+            await asyncio.sleep(_some_steps())
             times["recall_all"].append(await job.recall())
-            await asyncio.sleep(3 * STEP_S)
+            await asyncio.sleep(_some_steps())
             times["lend"].append(await job.lend(*NAMES))
+
+
+def _some_steps() -> float:
+    """So that nothing happens always at the same point of a step."""
+    return random.uniform(3, 6) * STEP_S
 
 
 def _join(job: ElasticJob, times: Times, began: float) -> None:
@@ -139,7 +148,7 @@ def _join(job: ElasticJob, times: Times, began: float) -> None:
 
 
 def _kill(job: ElasticJob, times: Times) -> None:
-    time.sleep(3 * STEP_S)
+    time.sleep(_some_steps())
     victim, began = job.ask().workers["local/1"], time.time()
     os.kill(victim, signal.SIGKILL)
     alone = job.first_step(1, began)

@@ -46,6 +46,10 @@ class ElasticJob:
         """With devices: train on those from now on."""
         return ask(self.folder, RUN, _places(devices) if devices else None)
 
+    def park(self) -> Answer:
+        """Wait in memory, without devices."""
+        return ask(self.folder, RUN, {})
+
     def stop(self) -> None:
         self._process.terminate()
         self._process.wait(WAIT_S)

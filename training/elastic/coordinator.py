@@ -2,7 +2,8 @@
 to it that the job goes on when one joins, leaves or dies. Imports no torch; the steps themselves do not pass here.
 
 Workers train in generations. To change who takes part, those that train are paused behind a step, and all that are
-there go on together; whoever has fewer steps than the others gets their state.
+there go on together; whoever has fewer steps than the others gets their state. A worker whose device is taken away is
+parked: it waits in memory, to go on there or on another device.
 """
 
 from __future__ import annotations
@@ -12,19 +13,31 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from placement.errors import InputError
 from placement.files import write_json
-from serving.worker.launcher import Exit, Handle, Launcher, WorkerSpec
+from serving.worker.launcher import Exit, Launcher, WorkerSpec
 from serving.worker.link import Link
 from serving.worker.listener import listen
 from training.elastic.history import History
-from training.elastic.messages import Done, Finish, Finished, Go, Leave, Orders, Parted, Pause, Ready, Reports
+from training.elastic.member import Member
+from training.elastic.messages import (
+    Done,
+    Finish,
+    Finished,
+    Go,
+    Leave,
+    Move,
+    Orders,
+    Parted,
+    Pause,
+    Ready,
+    Reports,
+    Saved,
+)
 from training.elastic.spec import LmSpec
 from training.elastic.task import FINISHED, Task, WorkerTask
 from training.elastic.worker_link import LINK
@@ -44,22 +57,6 @@ class JobFailed(RuntimeError):  # noqa: N818  (it says what happened)
     """Its workers die again and again."""
 
 
-@dataclass(eq=False)
-class Member:
-    """One worker. `step`: how many steps its state has seen, -1 without one."""
-
-    name: str
-    device: str
-    handle: Handle | None = None
-    link: Link[Orders, Reports] | None = None
-    state: Literal["starting", "waiting", "training", "finishing", "leaving"] = "starting"
-    step: int = -1
-
-    def send(self, order: Orders) -> None:
-        assert self.link is not None
-        self.link.send(order)
-
-
 class Coordinator:
     def __init__(self, task: Task, spec: LmSpec, folder: Path, tokens: Path, launcher: Launcher) -> None:
         self._task, self._spec, self._folder, self._tokens, self._launcher = task, spec, folder, tokens, launcher
@@ -74,7 +71,10 @@ class Coordinator:
         self._losses: Counter[str] = Counter()
         """How often a worker has ended on each device since one last made a step there."""
         self._is_stopping = False
-        self._gone = asyncio.Condition()
+        self._moved = asyncio.Event()
+        """A worker has ended, or is parked."""
+        self._patience: asyncio.TimerHandle | None = None
+        """Ends the job when it has had no devices for too long."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -89,7 +89,16 @@ class Coordinator:
     @property
     def workers(self) -> dict[str, int]:
         """Process of each device that a worker is on."""
-        return {member.device: member.handle.pid for member in self._members if member.handle is not None}
+        return {
+            member.device: member.handle.pid
+            for member in self._members
+            if member.handle is not None and member.state != "parked"
+        }
+
+    @property
+    def parked(self) -> tuple[int, ...]:
+        """Processes that wait without a device."""
+        return tuple(one.handle.pid for one in self._members if one.state == "parked" and one.handle is not None)
 
     @property
     def step(self) -> int:
@@ -103,8 +112,7 @@ class Coordinator:
             await self._end
         finally:
             for member in self._members:
-                if member.handle is not None:
-                    member.handle.kill()
+                member.kill()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             listener.close()
             self._history.close()
@@ -117,10 +125,12 @@ class Coordinator:
         self._consider()
 
     async def resize(self, devices: Mapping[str, str]) -> None:
-        """Train on these devices from now on; returns when the others are free."""
+        """Train on these devices from now on, or wait in memory where there are none; returns when the others are
+        free."""
         self._want(devices)
-        async with self._gone:
-            await self._gone.wait_for(lambda: all(member.device in self._wanted for member in self._members))
+        while any(member.device not in self._wanted and member.state != "parked" for member in self._members):
+            self._moved.clear()
+            await self._moved.wait()
 
     # What happens
 
@@ -145,8 +155,15 @@ class Coordinator:
                 return
             case Parted(step=step, leaves=leaves):
                 member.step = step
-                if member.state == "training":
-                    member.state = "leaving" if leaves else "waiting"
+                if member.state in ("training", "parking") and leaves:
+                    member.state = "leaving"
+                elif member.state == "training":
+                    member.state = "waiting"
+                elif member.state == "parking":
+                    self._park(member)
+                    self._start_missing()
+            case Saved(step=step):
+                member.saved, member.is_saving = step, False
             case Finished(step=step):
                 if step >= self._spec.steps:
                     write_json(self._folder / FINISHED, {"step": step})
@@ -157,8 +174,8 @@ class Coordinator:
 
     def _lose(self, link: Link[Orders, Reports], reason: str) -> None:
         for member in self._members:
-            if member.link is link and member.handle is not None:
-                member.handle.kill()  # it may hang; where it has ended, this does nothing
+            if member.link is link:
+                member.kill()  # it may hang; where it has ended, this does nothing
 
     async def _live(self, member: Member) -> None:
         """One worker, from its start to its end."""
@@ -175,24 +192,28 @@ class Coordinator:
         try:
             member.handle = await self._launcher.start(spec)
         except InputError as error:
-            self._members.remove(member)
+            self._remove(member)
             self._finish(error)
             return
         if member.state == "leaving" or self._end.done():
-            member.handle.kill()
+            member.kill()
         ended = await member.handle.wait()
-        self._members.remove(member)
-        async with self._gone:
-            self._gone.notify_all()
+        self._remove(member)
         if member.state != "leaving" and not self._end.done():
             await self._mourn(member, ended)
-        if not self._is_stopping and not self._end.done():
-            self._start_missing()
+        self._start_missing()
         self._consider()
+
+    def _remove(self, member: Member) -> None:
+        member.stop_waiting()
+        self._members.remove(member)
+        self._moved.set()
 
     async def _mourn(self, member: Member, ended: Exit) -> None:
         """It ended by itself: another takes its place after a while, unless that has been to no avail."""
         self._history.note("lost", worker=member.name, why=ended.reason)
+        if member.state == "parked":
+            return
         if ended.code == 2:
             self._finish(InputError(ended.lines[-1] if ended.lines else ended.reason))
             return
@@ -209,16 +230,33 @@ class Coordinator:
 
     def _want(self, devices: Mapping[str, str]) -> None:
         self._wanted = dict(devices)
+        if self._patience is not None:
+            self._patience.cancel()
+        if not self._wanted:
+            self._patience = asyncio.get_running_loop().call_later(self._task.parked_s, self.stop)
         for member in self._members:
             if member.device not in self._wanted:
-                self._send_away(member)
+                self._set_aside(member)
+            elif member.state == "parking":
+                member.state = "training"
+            elif member.state == "parked":
+                self._return(member)
         self._start_missing()
         self._consider()
 
     def _start_missing(self) -> None:
+        """On devices without a worker: one that is parked, else a new one."""
+        if self._is_stopping or self._end.done():
+            return
         held = {member.device for member in self._members if member.state != "leaving"}
-        for device in self._wanted:
-            if device not in held:
+        parked = sorted((one for one in self._members if one.state == "parked"), key=lambda one: one.step)
+        coming = sum(member.state == "parking" for member in self._members)
+        for device in [device for device in self._wanted if device not in held]:
+            if parked:
+                self._move(parked.pop(), device)
+            elif coming:
+                coming -= 1
+            else:
                 self._start(device)
 
     def _start(self, device: str) -> None:
@@ -229,22 +267,60 @@ class Coordinator:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _send_away(self, member: Member) -> None:
-        """The last that has a state writes it down first."""
-        if member.state in ("finishing", "leaving"):
+    def _set_aside(self, member: Member) -> None:
+        """Its device is another's now: it stops behind its step, and is parked."""
+        match member.state:
+            case "starting":
+                self._dismiss(member)
+            case "waiting":
+                self._park(member)
+            case "training":
+                member.state = "parking"
+                member.send(Pause(self._generation))
+                member.wait(LEAVE_S, self._hurry)
+
+    def _hurry(self, member: Member) -> None:
+        """Its step takes too long: what it knows others know too, unless it alone has the newest state."""
+        if member.state != "parking":
             return
-        heirs = [one for one in self._members if one is not member and one.state != "leaving" and one.step >= 0]
-        is_last = member.step >= 0 and not heirs
+        others = (one for one in self._members if one is not member and one.state not in ("starting", "leaving"))
+        if member.step < 0 or any(one.step >= member.step for one in others):
+            self._dismiss(member)
+        else:
+            member.wait(self._task.grace_s - LEAVE_S, self._dismiss)
+
+    def _park(self, member: Member) -> None:
+        member.state = "parked"
+        member.wait(self._task.parked_s, self._expire)
+        self._history.note("parks", worker=member.name, step=member.step)
+        self._moved.set()
+
+    def _return(self, member: Member) -> None:
+        member.state = "waiting"
+        member.stop_waiting()
+        self._history.note("returns", worker=member.name, device=member.device)
+
+    def _move(self, member: Member, device: str) -> None:
+        member.device = device
+        member.send(Move(self._wanted[device]))
+        self._return(member)
+
+    def _expire(self, member: Member) -> None:
+        """It has been parked for too long; a job that is parked as a whole ends as a whole."""
+        if not self._wanted:
+            member.wait(self._task.parked_s, self._expire)
+            return
+        self._let_go(member)
+        member.send(Leave())
+        member.wait(LEAVE_S, Member.kill)
+
+    def _dismiss(self, member: Member) -> None:
+        self._let_go(member)
+        member.kill()
+
+    def _let_go(self, member: Member) -> None:
         member.state = "leaving"
         self._history.note("leaves", worker=member.name)
-        if member.link is None:
-            if member.handle is not None:
-                member.handle.kill()
-            return
-        member.send(Finish() if is_last else Leave())
-        if member.handle is not None:
-            wait_s = self._task.grace_s if is_last else LEAVE_S
-            asyncio.get_running_loop().call_later(wait_s, member.handle.kill)
 
     def _consider(self) -> None:
         """Bring about who shall train together, once nobody trains."""
@@ -259,10 +335,23 @@ class Coordinator:
                     member.send(Pause(self._generation))
             return
         best = max((member.step for member in waiting), default=-1)
+        if best < 0 and not self._is_saved():
+            return
         if self._is_stopping or best >= self._spec.steps:
             self._conclude([member for member in waiting if member.step == best])
-        elif best >= 0 or all(member.step < 0 for member in self._members):  # else one that leaves is about to save it
+        else:
             self._form(waiting, best)
+
+    def _is_saved(self) -> bool:
+        """Whether what was learned is on the disk, where nobody that waits knows it: one that leaves is about to write
+        it down, and the last of those that are parked is asked to."""
+        if any(one.step >= 0 and one.state not in ("waiting", "parked") for one in self._members):
+            return False
+        newest = max((one for one in self._members if one.state == "parked"), key=lambda one: one.step, default=None)
+        if newest is None or newest.is_saved:
+            return True
+        newest.save()
+        return False
 
     def _conclude(self, best: list[Member]) -> None:
         """One writes down what all have; where that one is lost, another does."""

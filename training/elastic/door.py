@@ -27,7 +27,7 @@ class Place(msgspec.Struct, frozen=True):
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: dict[str, str] | None = None
-    """Train on these from now on; None: only tell."""
+    """Train on these from now on; none: wait in memory; None: only tell."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -36,6 +36,8 @@ class Answer(msgspec.Struct, frozen=True):
     step: int
     workers: dict[str, int]
     """Process of each device."""
+    parked: tuple[int, ...] = ()
+    """Processes that wait without one."""
 
 
 async def open_door(coordinator: Coordinator, folder: Path, run: str) -> asyncio.Server:
@@ -44,9 +46,9 @@ async def open_door(coordinator: Coordinator, folder: Path, run: str) -> asyncio
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             question = msgspec.json.decode(await reader.readline(), type=Question)
-            if question.devices:
+            if question.devices is not None:
                 await coordinator.resize(question.devices)
-            writer.write(msgspec.json.encode(Answer(coordinator.step, coordinator.workers)) + b"\n")
+            writer.write(msgspec.json.encode(Answer(coordinator.step, coordinator.workers, coordinator.parked)) + b"\n")
             await writer.drain()
         except (msgspec.DecodeError, ConnectionError):
             pass  # whoever asked hears nothing, and knows
@@ -68,13 +70,13 @@ def find_door(folder: Path, run: str) -> str | None:
     return place.path if place.run == run else None
 
 
-def ask(folder: Path, run: str, devices: Mapping[str, str] | None = None) -> Answer:
-    """Of the job's run; an OSError: it is not there to answer."""
+def ask(folder: Path, run: str, devices: Mapping[str, str] | None = None, wait_s: float = ASK_S) -> Answer:
+    """Of the job's run; an OSError: it is not there to answer, or does not within `wait_s`."""
     path = find_door(folder, run)
     if path is None:
         raise OSError(f"{folder}: the run {run} has no door")
     with socket.socket(socket.AF_UNIX) as door:
-        door.settimeout(ASK_S)
+        door.settimeout(wait_s)
         door.connect(path)
         door.sendall(msgspec.json.encode(Question(None if devices is None else dict(devices))) + b"\n")
         with door.makefile("rb") as answers:

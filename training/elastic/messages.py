@@ -29,6 +29,16 @@ class Pause(Order, frozen=True):
     generation: int
 
 
+class Move(Order, frozen=True):
+    """To one that is parked: its device is another from now on."""
+
+    device: str
+
+
+class Save(Order, frozen=True):
+    """To one that is parked: write a checkpoint beside, in no hurry, and tell."""
+
+
 class Leave(Order, frozen=True):
     """Stop at the end of the step, and end."""
 
@@ -65,11 +75,17 @@ class Parted(Report, frozen=True):
     """It was told to by others than the coordinator."""
 
 
+class Saved(Report, frozen=True):
+    """It has been asked to write a checkpoint of this step, and has (or has told the log why it cannot)."""
+
+    step: int
+
+
 class Finished(Report, frozen=True):
     """Its checkpoint is on the disk, and the model too if all steps are done."""
 
     step: int
 
 
-Orders = Go | Pause | Leave | Finish
-Reports = Ready | Done | Parted | Finished
+Orders = Go | Pause | Move | Save | Leave | Finish
+Reports = Ready | Done | Parted | Saved | Finished

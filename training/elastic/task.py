@@ -17,6 +17,8 @@ HISTORY = "history.jsonl"
 """Each step with its loss, and each change of the workers."""
 FINISHED = "finished.json"
 """There once the model is."""
+PARKED_S = 600.0
+"""A worker without a device waits so long in memory, and so does a job without any."""
 MODEL = "model"
 CHECKPOINT = "checkpoint"
 
@@ -31,6 +33,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Below these alone a job may read; anywhere, where there are none."""
     grace_s: float = 10.0
     """What it gets between SIGTERM and SIGKILL."""
+    parked_s: float = PARKED_S
 
 
 class WorkerTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ among them.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from pathlib import Path
@@ -17,23 +18,43 @@ from serving.worker.connect import connect
 from serving.worker.link import Link
 from serving.worker.mail import Mail
 from training.elastic.checkpoints import Checkpoints
+from training.elastic.cores import Cores
 from training.elastic.exchange import any_of, hand_state, sum_parts, take_state, warm_up
 from training.elastic.learner import Learner
-from training.elastic.messages import Done, Finish, Finished, Go, Leave, Orders, Parted, Pause, Ready, Reports
+from training.elastic.messages import (
+    Done,
+    Finish,
+    Finished,
+    Go,
+    Leave,
+    Move,
+    Orders,
+    Parted,
+    Pause,
+    Ready,
+    Reports,
+    Save,
+    Saved,
+)
 from training.elastic.samples import parts_of
 from training.elastic.state import pack, unpack
 from training.elastic.task import MODEL, WorkerTask
 from training.elastic.worker_link import LINK
 
+NO_HURRY = 19
+"""The priority (nice) of what a worker does that has no device."""
 _log = logging.getLogger(__name__)
 
 
 class Worker:
-    def __init__(self, task: WorkerTask) -> None:
-        self._task = task
+    def __init__(self, task: WorkerTask, cores: Cores) -> None:
+        self._task, self._cores = task, cores
         self._mail = Mail()
         self._checkpoints = Checkpoints(task.checkpoints, task.spec.keep)
         self._writing: threading.Thread | None = None
+        self._is_packed = threading.Event()
+        self._is_packed.set()
+        """No other thread reads the learner's state."""
         self._saved_at = time.monotonic()
         self._pausing = -1
         """The generation that shall stop."""
@@ -57,7 +78,12 @@ class Worker:
         while True:
             match self._mail.inbox.get():
                 case Go() as go:
+                    self._is_packed.wait()
                     self._train(go)
+                case Move(device=device):
+                    self._cores.move(device)
+                case Save():
+                    self._save_aside()
                 case Finish():
                     self._finish()
                     break
@@ -130,6 +156,23 @@ class Worker:
             state = pack(self._learner.state())
             self._writing = threading.Thread(target=self._save, args=(self._learner.step, state))
             self._writing.start()
+
+    def _save_aside(self) -> None:
+        self._is_packed.clear()
+        self._writing = threading.Thread(target=self._save_slowly, args=(self._writing,))
+        self._writing.start()
+
+    def _save_slowly(self, before: threading.Thread | None) -> None:
+        """On any core: its own is somebody else's."""
+        thread = threading.get_native_id()
+        self._cores.free(thread)
+        os.setpriority(os.PRIO_PROCESS, thread, NO_HURRY)
+        step, state = self._learner.step, pack(self._learner.state())
+        self._is_packed.set()
+        if before is not None:
+            before.join()
+        self._save(step, state)
+        self._link.post(Saved(step))
 
     def _save(self, step: int, state: bytes) -> None:
         try:

@@ -9,8 +9,9 @@ import sys
 
 from placement.errors import InputError
 from placement.files import convert
-from serving.worker.device import parse_device, pin
+from serving.worker.device import parse_device
 from serving.worker.lifeline import read_document
+from training.elastic.cores import Cores
 from training.elastic.task import WorkerTask
 
 NICE = 10
@@ -23,14 +24,15 @@ def main() -> int:
         task = convert(read_document(), WorkerTask, "task of a worker")
         if parse_device(task.device).kind != "cpu":
             raise InputError(f"device {task.device}: lm jobs train on CPU so far")
-        pin(task.device)
+        cores = Cores()
+        cores.move(task.device)
         os.nice(NICE)
         import torch
 
         torch.set_num_threads(1)
         from training.elastic.worker import Worker
 
-        worker = Worker(task)
+        worker = Worker(task, cores)
         signal.signal(signal.SIGTERM, lambda number, frame: worker.leave())
         worker.work()
     except InputError as error:

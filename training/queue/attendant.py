@@ -8,31 +8,29 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from placement.cluster import Cluster
 from placement.errors import InputError
+from training.queue.aside import aside
 from training.queue.claims import Claims, Grant
 from training.queue.decision import Step
 from training.queue.devices import Devices
 from training.queue.errors import LeaseLost, Stale
 from training.queue.keeper import ALIVE
-from training.queue.record import Observed, Record
+from training.queue.parked_runs import LOOK_S, PATIENCE_S, ParkedRuns
+from training.queue.record import Observed, Process, Record
 from training.queue.runner import Exited, Gone, Runner, Running, Seen
 from training.queue.states import State
 
-T = TypeVar("T")
 MAX_LOSSES = 100
 """A job whose processes vanish more often than this has failed."""
 LONGEST_BACK_OFF_S = 60.0
-PATIENCE_S = 5.0
-"""What a runner gets beyond the grace of its job."""
-LOOK_S = 0.02
 
 Note = Callable[[str, dict[str, Any]], None]
 """What happened, and facts about it: for a log."""
@@ -47,6 +45,7 @@ class Attendant:
         self._kinds = {device.name: device.kind for device in cluster.devices}
         self._devices, self._runners, self._folder, self._note = devices, runners, folder, note
         self._claims: Claims | None = None
+        self.parked = ParkedRuns(runners)
 
     @property
     def has_lease(self) -> bool:
@@ -72,52 +71,81 @@ class Attendant:
         return [self._runners[record.type].look(record) for record in records]
 
     def beat(self, records: Sequence[Record]) -> None:
-        """Let their keepers know that somebody looks after them."""
-        for record in records:
+        """Let their keepers, and those of parked runs, know that somebody looks after them."""
+        for record in (*records, *self.parked.records):
             with suppress(FileNotFoundError):
                 os.utime(Path(str(record.folder)) / ALIVE)
 
-    async def start(self, step: Step) -> None:
+    async def start(self, step: Step) -> bool:
+        """Whether it runs now."""
         record = step.record
         if not self._devices.can_take(record.id, step.devices):
-            return
+            return False
         folder = record.folder or str(self._folder / record.id)
         observed = msgspec.structs.replace(step.observed, since=time.time())
-        grant = Grant(secrets.token_hex(8), step.devices, step.share, observed, folder)
-        why = f"{'again ' if record.attempts else ''}with {len(step.devices)} workers"
+        parked = self.parked.find(record)
+        run = secrets.token_hex(8) if parked is None else str(record.run)
+        grant = Grant(run, step.devices, step.share, observed, folder)
+        how = "from memory " if parked else "again " if record.attempts else ""
         try:
-            claimed = await aside(self.claims.claim, record.id, grant, why)
+            claimed = await aside(self.claims.claim, record.id, grant, f"{how}with {len(step.devices)} workers")
         except Stale:
-            return
+            return False
+        if not self._devices.can_take(record.id, step.devices):
+            await self._leave(claimed, "suspended", "its devices are others' now")
+            return False
         self._devices.take(record.id, step.devices)
-        try:
-            process = await aside(self._runners[record.type].start, claimed)
-        except (OSError, InputError) as error:
-            await self.end(claimed, Exited(None, False, f"cannot be started: {error}"))
-            return
+        process = await (self._begin(claimed) if parked is None else self._resume(claimed, parked))
+        if process is None:
+            return False
         await aside(self.claims.runs, record.id, process, f"process {process.pid}")
         self._note("started", {"job": record.id, "workers": len(step.devices), "attempt": claimed.attempts})
+        return True
 
-    async def resize(self, step: Step) -> None:
+    async def _begin(self, record: Record) -> Process | None:
+        try:
+            return await aside(self._runners[record.type].start, record)
+        except (OSError, InputError) as error:
+            await self.end(record, Exited(None, False, f"cannot be started: {error}"))
+            return None
+
+    async def _resume(self, record: Record, process: Process) -> Process | None:
+        if await self.parked.resume(msgspec.structs.replace(record, process=process)):
+            return process
+        await self._leave(record, "suspended", "it did not come back from memory")
+        return None
+
+    async def resize(self, step: Step) -> bool:
+        """Whether it could take what is new to it."""
         record = step.record
-        more = tuple({*record.devices, *step.devices})
-        if not self._devices.can_take(record.id, more):
-            return
-        self._devices.take(record.id, more)
+        new = set(step.devices) - set(record.devices)
+        if not self._devices.can_take(record.id, new):
+            return False
+        if new:
+            self._take(record, {*record.devices, *new})
         await aside(self._runners[record.type].resize, record, step.devices)
         await aside(self.claims.resized, record.id, step.devices, step.observed)
-        self._devices.take(record.id, step.devices)
+        self._take(record, step.devices)
         self._note("resized", {"job": record.id, "workers": len(step.devices)})
+        return True
+
+    def _take(self, record: Record, devices: Collection[str]) -> None:
+        """But for those that are wanted back: it will leave them."""
+        self._devices.take(record.id, [name for name in devices if self._devices.can_take(record.id, (name,))])
 
     async def stop(self, record: Record, why: str | None, step: Step | None = None) -> None:
-        """Suspend it, for `why`, or cancel it when there is none; unless it has ended by itself just now."""
+        """Suspend it, for `why`, or cancel it when there is none; unless it has ended by itself just now. One that is
+        suspended for a `step` waits in memory, if it can."""
+        observed = {} if step is None or step.devices else {"observed": step.observed}
+        if why is not None and step is not None and await self.parked.park(record):
+            await self._leave(record, "suspended", f"{why}; waits in memory", **observed)
+            return
         seen = await self._stopped(record)
         if isinstance(seen, Exited) and not seen.stopped:
             await self.end(record, seen)
         elif why is None:
             await self._leave(record, "cancelled", "cancelled")
         else:
-            observed = {} if step is None or step.devices else {"observed": step.observed}
             await self._leave(record, "suspended", why, **observed)
 
     async def _stopped(self, record: Record) -> Seen:
@@ -171,8 +199,3 @@ class Attendant:
     def preempted(self, record: Record) -> Observed:
         observed = self.released(record)
         return msgspec.structs.replace(observed, preemptions=observed.preemptions + 1)
-
-
-async def aside(work: Callable[..., T], *arguments: Any) -> T:
-    """What may block, beside the event loop."""
-    return await asyncio.to_thread(work, *arguments)

@@ -47,6 +47,7 @@ class Grant:
     """What a run of a job gets."""
 
     run: str
+    """A new one, or its latest, which waits in memory."""
     devices: tuple[str, ...]
     share: float
     observed: Observed
@@ -90,7 +91,7 @@ class Claims:
                 share=grant.share,
                 observed=grant.observed,
                 folder=grant.folder,
-                attempts=record.attempts + 1,
+                attempts=record.attempts + (grant.run != record.run),
             )
 
     def runs(self, job: str, process: Process, why: str) -> Record:

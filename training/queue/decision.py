@@ -97,6 +97,14 @@ class Decider:
         return Decision(tuple(desk.steps()), float(wanted.wake))
 
 
+def recalled(record: Record, devices: OpenDevices, policy: Policy, now: float) -> Step:
+    """What becomes of a job that holds devices which are not open any more: it shrinks to what is left, or has nothing
+    where that is too little. The policy is not asked."""
+    desk = _Desk([record], [], devices, policy, now)
+    desk.recall(record, {})
+    return desk.steps()[0]
+
+
 def warm_up(policy: Policy, cluster: Cluster) -> None:
     """Compile what the policy needs, on a job that is none: the first real one does not wait for it."""
     devices = OpenDevices.of(cluster, [device.name for device in cluster.devices])

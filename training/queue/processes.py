@@ -35,8 +35,13 @@ def is_alive(process: Process) -> bool:
 
 def with_variable(name: str, value: str) -> list[Process]:
     """All that were started with an environment variable of that value."""
-    wanted = f"{name}={value}".encode()
-    found = []
+    return with_any(name).get(value, [])
+
+
+def with_any(name: str) -> dict[str, list[Process]]:
+    """All that were started with an environment variable of that name, by its value."""
+    prefix = f"{name}=".encode()
+    found: dict[str, list[Process]] = {}
     for entry in os.listdir(_PROC):
         if not entry.isdigit():
             continue
@@ -44,8 +49,9 @@ def with_variable(name: str, value: str) -> list[Process]:
             variables = (_PROC / entry / "environ").read_bytes().split(b"\0")
         except OSError:  # ended meanwhile, or somebody else's
             continue
-        if wanted in variables and (process := find_process(int(entry))) is not None:
-            found.append(process)
+        value = next((one.removeprefix(prefix) for one in variables if one.startswith(prefix)), None)
+        if value is not None and (process := find_process(int(entry))) is not None:
+            found.setdefault(os.fsdecode(value), []).append(process)
     return found
 
 

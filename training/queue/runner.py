@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from training.queue.record import Process, Record
 
@@ -71,4 +71,24 @@ class Runner(Protocol):
 
     def resize(self, record: Record, devices: Sequence[str]) -> None:
         """Change to those devices, and return when it has left those it gives back."""
+        ...
+
+
+@runtime_checkable
+class Parking(Protocol):
+    """A runner whose jobs can wait in memory, without devices; others are stopped and started again. An OSError says
+    that a job does not do so."""
+
+    def can_park(self, record: Record) -> bool: ...
+
+    def park(self, record: Record) -> None:
+        """Let it leave all its devices, and return when it has; its checkpoint is written behind that."""
+        ...
+
+    def can_resume(self, record: Record) -> bool:
+        """Whether the record's run is parked, or at least there."""
+        ...
+
+    def resume(self, record: Record) -> None:
+        """Let the record's run go on, on the record's devices."""
         ...

@@ -1,7 +1,7 @@
 """The live queue: takes jobs from the store, lets a policy share out the devices, starts, stops and watches the jobs.
 
-One loop on an event loop's clock; whatever blocks runs beside it. All it knows is in the store or can be seen on the
-machine, so that after any end it goes on where it was.
+One loop on an event loop's clock; whatever blocks runs beside it, and devices that are wanted back do not wait for it.
+All it knows is in the store or can be seen on the machine, so that after any end it goes on where it was.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from typing import Any
 
 from placement.cluster import Cluster
 from training.queue.allowed import allowed, fitting
-from training.queue.attendant import Attendant, Note, aside
+from training.queue.aside import aside
+from training.queue.attendant import Attendant, Note
 from training.queue.claims import LEASE_S, register
-from training.queue.decision import Decider, OpenDevices, Step
+from training.queue.decision import Decider, OpenDevices, Step, recalled
 from training.queue.devices import Devices
 from training.queue.errors import LeaseLost, StoreError
+from training.queue.leftovers import end_leftovers
 from training.queue.record import Record
 from training.queue.runner import Runner, Running
 from training.queue.store import Store
+from training.queue.works import Works
 from training.view import Policy
 
 HISTORY = 512
@@ -76,16 +79,19 @@ class QueueService:
         self._due = math.inf
         self._trouble = ""
         """What went wrong last, told once."""
-        self._woken = asyncio.Event()
-        self._busy: dict[str, asyncio.Task[None]] = {}
-        """Jobs that are being stopped; they hold their devices until they are gone."""
+        self._woken, self._recalled = asyncio.Event(), asyncio.Event()
+        self._works = Works(self.wake, self._tell)
+        """A job to which something is being done holds its devices until it is."""
         self._reading = asyncio.Lock()
         self._changes: int | None = None
         self._live: list[Record] = []
         """In order of arrival, what the store had after so many changes; of types that can be run here."""
 
     async def run(self) -> None:
-        beating = asyncio.create_task(self._beats(), name="training queue's lease")
+        beside = [
+            asyncio.create_task(self._beats(), name="training queue's lease"),
+            asyncio.create_task(self._recalls(), name="training queue's recalls"),
+        ]
         try:
             while True:
                 await _to_its_end(self._turn())
@@ -93,37 +99,58 @@ class QueueService:
                     await asyncio.wait_for(self._woken.wait(), self.settings.look_s)
                 self._woken.clear()
         finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     def wake(self) -> None:
         """Look at once: something has been changed."""
         self._woken.set()
+        self._recalled.set()
+
+    async def recall(self) -> None:
+        """Take back what is not open any more, at once; returns when no job holds any of it."""
+        while works := await self._take_back():
+            await asyncio.wait(works)
+            if any(not work.cancelled() and work.exception() for work in works):
+                await asyncio.sleep(PAUSE_S)
 
     async def begin(self) -> None:
         """Be the store's controller of this name; what one before has left running is this one's."""
         name, lease_s = self.settings.name, self.settings.lease_s
         self._attendant.take_lease(await aside(register, self.store, name, self._cluster, lease_s))
         self._decided = None
+        for job in await aside(end_leftovers, self.store, self.settings.folder):
+            self._note("ended", {"job": job, "why": "left over by another controller"})
         for record in await self._mine():
             if self._devices.can_take(record.id, record.devices):
                 self._devices.take(record.id, record.devices)
 
     async def step(self) -> None:
         """One look at everything, and whatever follows from it."""
-        mine = [record for record in await self._mine() if record.id not in self._busy]
+        await self._take_back()
+        ended, live = self._works.ended, await self._all()
+        if ended == self._works.ended:
+            for parked in self._attendant.parked.take_unwanted(live, frozenset(self._works)):
+                self._works.begin(parked.id, self._attendant.parked.end(parked))
+        mine = [record for record in live if record.controller == self.settings.name and record.id not in self._works]
         for record, seen in zip(mine, await aside(self._attendant.look, mine), strict=True):
+            if not self._works.is_fresh(record.id, ended):
+                continue
             if not isinstance(seen, Running):
-                await self._attendant.end(record, seen)
+                await self._works.do(record.id, self._attendant.end(record, seen))
             elif record.cancelling:
                 self._send_away(record, None)
             elif record.process is None:  # left behind by a controller that could not write it down any more
-                await aside(self._attendant.claims.runs, record.id, seen.process, "found running")
+                runs = aside(self._attendant.claims.runs, record.id, seen.process, "found running")
+                await self._works.do(record.id, runs)
         await self._decide()
 
     async def stop(self) -> None:
-        """Suspend everything that runs: it goes on when the queue is back."""
-        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        """Suspend everything that runs: it goes on when the queue is back. Nothing waits in memory then."""
+        await self._works.all_over()
+        parked = self._attendant.parked
+        await asyncio.gather(*map(parked.end, parked.records), return_exceptions=True)
         with suppress(LeaseLost):
             claims, mine = self._attendant.claims, await self._mine()
             stops = (self._attendant.stop(record, "the server stops") for record in mine)
@@ -131,6 +158,9 @@ class QueueService:
                 if trouble is not None:
                     self._note("failed", {"job": record.id, "reason": str(trouble)})
             await aside(claims.release)
+
+    def _tell(self, job: str, error: BaseException) -> None:
+        self._note("failed", {"job": job, "reason": f"{type(error).__name__}: {error}"})
 
     async def _turn(self) -> None:
         """One step; what goes wrong is told, and tried again."""
@@ -153,7 +183,7 @@ class QueueService:
     # Deciding
 
     async def _decide(self) -> None:
-        now = time.time()
+        now, ended = time.time(), self._works.ended
         live = await self._all()
         open_now = frozenset(self._devices.open())
         seen = self._seen(live, open_now, now)
@@ -165,7 +195,7 @@ class QueueService:
         self._due = max(wake, now + self.settings.look_s)
         # What changes from here on, be it by this decision, is looked at again: a job may be gone before the next line.
         self._decided = seen
-        await self._follow(steps)
+        await self._follow(steps, ended)
 
     def _ask(self, live: list[Record], open_now: frozenset[str], now: float) -> tuple[list[Step], float]:
         mine = [record for record in live if record.controller == self.settings.name]
@@ -186,39 +216,81 @@ class QueueService:
         return record.controller in (None, self.settings.name) and not self._is_leaving(record)
 
     def _is_leaving(self, record: Record) -> bool:
-        return record.cancelling or record.id in self._busy
+        return record.cancelling or record.id in self._works
 
     def _seen(self, live: Sequence[Record], devices: frozenset[str], now: float) -> _Seen:
         jobs = frozenset(record.id for record in live if record.due <= now or record.devices)
         placed = frozenset(record.id for record in live if record.devices)
-        return _Seen(jobs, placed, devices, frozenset(self._busy))
+        return _Seen(jobs, placed, devices, frozenset(self._works))
 
     def _round(self, now: float) -> float:
         return now if self._round_s <= 0 else math.ceil(now / self._round_s - 1e-9) * self._round_s
 
-    async def _follow(self, steps: Sequence[Step]) -> None:
+    async def _follow(self, steps: Sequence[Step], ended: int) -> None:
         """Those that cannot change in place are stopped, however long they take; what waits for their devices is
-        decided on when they are gone."""
+        decided on when they are gone. Where a job is no longer what was decided on, all is decided anew."""
+        if not all(self._works.is_fresh(step.record.id, ended) for step in steps):
+            self._decided = None
+            return
         for step in steps:
             if step.record.devices and not self._attendant.can_resize(step):
                 self._send_away(step.record, _reason(step), step)
-        taken = {device for step in steps if step.record.id in self._busy for device in step.record.devices}
+        taken = {device for step in steps if step.record.id in self._works for device in step.record.devices}
         for step in sorted(steps, key=lambda step: not set(step.devices) < set(step.record.devices)):
-            if not step.devices or step.record.id in self._busy or taken & set(step.devices):
+            if not step.devices or step.record.id in self._works or taken & set(step.devices):
                 continue
-            await (self._attendant.resize(step) if step.record.devices else self._attendant.start(step))
+            act = self._attendant.resize if step.record.devices else self._attendant.start
+            fresh = self._works.is_fresh(step.record.id, ended)
+            if not fresh or not await self._works.do(step.record.id, act(step)):
+                self._decided = None
+                return
 
     def _send_away(self, record: Record, why: str | None, step: Step | None = None) -> None:
-        task = asyncio.create_task(self._attendant.stop(record, why, step), name=f"stopping {record.id}")
-        self._busy[record.id] = task
+        self._works.begin(record.id, self._attendant.stop(record, why, step))
 
-        def over(task: asyncio.Task[None]) -> None:
-            del self._busy[record.id]
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._note("failed", {"job": record.id, "reason": f"{type(error).__name__}: {error}"})
-            self.wake()
+    # Taking back
 
-        task.add_done_callback(over)
+    async def _take_back(self) -> list[asyncio.Task[Any]]:
+        """Let jobs leave what is not open any more; what is being done to those that hold it."""
+        if not self._attendant.has_lease:
+            return []
+        ended, mine = self._works.ended, await self._mine()
+        while ended != self._works.ended:
+            ended, mine = self._works.ended, await self._mine()
+        open_now = frozenset(self._devices.open())
+        holders = [record for record in mine if not open_now.issuperset(record.devices)]
+        for record in holders:
+            if record.id not in self._works:
+                stop = self._attendant.stop(record, None) if record.cancelling else self._give_up(record, open_now)
+                self._works.begin(record.id, stop)
+        return [self._works[record.id] for record in holders]
+
+    async def _give_up(self, record: Record, open_now: frozenset[str]) -> None:
+        """What is left of its devices may do; else it has none. The policy is not asked."""
+        step = await aside(self._left, record, open_now)
+        if self._attendant.can_resize(step):
+            try:
+                await self._attendant.resize(step)
+                return
+            except OSError as error:
+                self._note("failed", {"job": record.id, "reason": str(error)})
+        await self._attendant.stop(record, _reason(step), step)
+
+    def _left(self, record: Record, open_now: frozenset[str]) -> Step:
+        devices = OpenDevices.of(self._cluster, sorted(open_now))
+        if devices is None:
+            return Step(record, (), record.share, self._attendant.preempted(record))
+        return recalled(record, devices, self._decider.policy, time.time())
+
+    async def _recalls(self) -> None:
+        """Beside the turns: a recall does not wait for the start of another job."""
+        while True:
+            await self._recalled.wait()
+            self._recalled.clear()
+            try:
+                await self._take_back()
+            except (LeaseLost, OSError, StoreError) as error:
+                self._note("failed", {"reason": str(error)})
 
     async def _mine(self) -> list[Record]:
         return [record for record in await self._all() if record.controller == self.settings.name]
@@ -232,6 +304,7 @@ class QueueService:
                 known |= {record.id: record for record in news.jobs if record.type in self.types}
                 live = [record for record in known.values() if record.ended is None]
                 self._live = sorted(live, key=lambda record: (record.arrival, record.number))
+                self._works.forget(record.id for record in known.values() if record.ended is not None)
             self._changes = news.changes
         return self._live
 

@@ -82,6 +82,12 @@ def places(devices):
     return {f"local/{number}": f"cpu:{number}" for number in devices}
 
 
+def cpu_s(process):
+    """What a process has computed so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class JobFolder:
     """What a job has left in its folder."""
 
@@ -108,14 +114,12 @@ class JobFolder:
 class Job(JobFolder):
     """One job's coordinator, as the queue's keeper would run it."""
 
-    def __init__(self, folder, spec, devices=(0,), run="r1"):
+    def __init__(self, folder, spec, devices=(0,), run="r1", **more):
         super().__init__(folder)
         self.run = run
         folder.mkdir(exist_ok=True)
-        replace_file(
-            folder / TASK,
-            encode_json(Task(lm=msgspec.to_builtins(spec, enc_hook=float), run=run, devices=places(devices))),
-        )
+        told = msgspec.to_builtins(spec, enc_hook=float)
+        replace_file(folder / TASK, encode_json(Task(lm=told, run=run, devices=places(devices), **more)))
         environment = {**os.environ, "PENSTOCK_JOB_DIR": str(folder), "OMP_NUM_THREADS": "1"}
         with open(folder / "log", "ab") as log:
             self.process = subprocess.Popen(

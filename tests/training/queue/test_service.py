@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.training.queue.controllers import witness
-from tests.training.queue.worlds import cluster, job, running, service, shell, states, until
+from tests.training.queue.worlds import Lent, cluster, job, running, service, shell, states, until
 from training.queue import ANYBODY, CommandRunner, OwnDevices, Quota, Running, open_store, read_log
 from training.queue.claims import register
 from training.queue.processes import find_process
@@ -124,21 +124,15 @@ async def test_higher_priority_suspends_and_what_was_suspended_goes_on(store, tm
 
 @live
 async def test_devices_that_are_wanted_back(store, tmp_path):
-    class Lent(OwnDevices):
-        wanted_back = False
-
-        def open(self):
-            return () if self.wanted_back else super().open()
-
     devices = Lent(["n0/0", "n0/1"])
     store.submit([witness(tmp_path, "a", 30)], "me")
     async with running(service(store, tmp_path / "jobs", devices=devices)):
         await until(lambda: states(store)["a"] == "running")
         assert devices.held == {"a": ("n0/0",)}
-        devices.wanted_back = True
+        devices.wanted_back = {"n0/0", "n0/1"}
         await until(lambda: states(store)["a"] == "suspended")
         await until(lambda: devices.held == {})
-        devices.wanted_back = False
+        devices.wanted_back = set()
         await until(lambda: not store.live())
     assert states(store) == {"a": "finished"}
 

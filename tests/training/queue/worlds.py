@@ -23,6 +23,20 @@ def shell(name, script, **more):
     return job(name, "sh", "-c", script, **more)
 
 
+class Lent(OwnDevices):
+    """Devices that are wanted back now and then."""
+
+    def __init__(self, names):
+        super().__init__(names)
+        self.wanted_back = set()
+
+    def open(self):
+        return [name for name in super().open() if name not in self.wanted_back]
+
+    def can_take(self, job, devices):
+        return set(devices) <= set(self.open())
+
+
 def service(store, folder, policy="fcfs", devices=None, runner=None, count=2, name="c0", **settings):
     machines = cluster(count)
     devices = devices or OwnDevices([device.name for device in machines.devices])

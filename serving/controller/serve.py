@@ -156,9 +156,9 @@ async def running_server(
     try:
         await http.start()
         with keep_key(http.port, admin_key):
-            await controller.start(first, why)
             if training is not None:
-                training.start()
+                await training.start([device for group in first.groups for device in group.devices])
+            await controller.start(first, why)
             on_progress("starting", 1.0, "")
             beside.append(asyncio.create_task(replanner.run(), name="replanner"))
             beside.append(asyncio.create_task(keeper.run(), name="experts"))

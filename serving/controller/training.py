@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from training.queue.claims import LEASE_S
 from training.queue.decision import warm_up
 from training.queue.service import QueueService, QueueSettings
 
+LEASE_WAIT_S = 10.0
+_LOOK_S = 0.02
 OnTrained = Callable[[str, Path], None]
 """(name of a served model, directory of the one to take its place)"""
 
@@ -102,9 +105,16 @@ class TrainingQueue:
         self.desk = JobDesk(store, self._service.types, self._service.wake)
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Once every group has its devices: what is left is the queue's."""
+    async def start(self, needed: Collection[str]) -> None:
+        """Before groups take the devices they `need`: jobs that a server before this one has left running there go on
+        elsewhere, or wait."""
+        self._devices.recalled.update(needed)
         self._task = asyncio.create_task(self._service.run(), name="training queue")
+        with suppress(TimeoutError):  # another controller of this name is there: its jobs are on its devices
+            async with asyncio.timeout(LEASE_WAIT_S):
+                while not self._service.has_lease:
+                    await asyncio.sleep(_LOOK_S)
+        await self._service.recall()
 
     def open_to_jobs(self, devices: Collection[str]) -> None:
         """They are lent."""

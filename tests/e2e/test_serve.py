@@ -51,7 +51,7 @@ def test_status_and_explanations(server, capsys):
     shown = capsys.readouterr().out
     assert "local/1  group g1" in shown
     assert "tp1 x pp1" in shown
-    for what, word in (("plan", "given:"), ("moves", "serving"), ("refusals", ""), ("loans", "never lent")):
+    for what, word in (("plan", "given:"), ("moves", "serving"), ("refusals", ""), ("loans", "no training to lend to")):
         assert run(["explain", what, "--url", server.url]) == 0
         assert word in capsys.readouterr().out
 

@@ -103,6 +103,11 @@ class QueueService:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
 
+    @property
+    def has_lease(self) -> bool:
+        """Whether this is the controller of its name."""
+        return self._attendant.has_lease
+
     def wake(self) -> None:
         """Look at once: something has been changed."""
         self._woken.set()

@@ -31,7 +31,8 @@ class Shape(NamedTuple):
 class StepCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds of one engine step on one stage, for P prefill tokens, S decoding sequences, C = sum over the prefill
     chunks of tokens x tokens already cached, K cached tokens of the decoding sequences:
-    fixed + max(weights, prefill_token * P + sequence * S) + prefill_context * C + cached_token * K.
+    fixed + max(weights, prefill_token * P + sequence * S) + experts * (1 - (1 - expert_share)^(P + S))
+    + prefill_context * C + cached_token * K.
     """
 
     fixed: float = 0.0
@@ -40,16 +41,37 @@ class StepCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefill_context: float = 0.0
     sequence: float = 0.0
     cached_token: float = 0.0
+    experts: float = 0.0
+    """Reading all experts once."""
+    expert_share: float = 0.0
+    """The share of the experts that one token touches; no time, so nothing that scales costs scales it."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
             _check_cost(f"generation {field}", getattr(self, field), zero=True)
-        if self.fixed + max(self.weights, self.prefill_token) <= 0:
-            raise ValueError("a generation step must take time: give `fixed`, `weights` or `prefill_token`")
+        if self.expert_share > 1 or (self.experts > 0 and self.expert_share == 0):
+            raise ValueError(
+                f"generation expert_share is {self.expert_share}; with `experts` it is above 0 and at most 1"
+            )
+        if self.fixed + max(self.weights + self.experts, self.prefill_token) <= 0:
+            raise ValueError("a generation step must take time: give `fixed`, `weights`, `experts` or `prefill_token`")
 
     def seconds(self, prefill: float, sequences: float, context: float, cached: float) -> float:
-        compute = max(self.weights, self.prefill_token * prefill + self.sequence * sequences)
-        return self.fixed + compute + self.prefill_context * context + self.cached_token * cached
+        total = self.fixed + max(self.weights, self.prefill_token * prefill + self.sequence * sequences)
+        if self.experts > 0:
+            total += self.experts * touched_share(self.expert_share, prefill + sequences)
+        return total + self.prefill_context * context + self.cached_token * cached
+
+    def times(self, factor: float) -> StepCost:
+        """The costs where everything takes `factor` times as long."""
+        seconds = {name: factor * getattr(self, name) for name in self.__struct_fields__ if name != "expert_share"}
+        return StepCost(**seconds, expert_share=self.expert_share)
+
+
+def touched_share(expert_share: float, tokens: float) -> float:
+    """Of the experts, those that so many tokens touch: all miss one with (1 - expert_share)^tokens."""
+    missed: float = (1.0 - expert_share) ** tokens
+    return 1.0 - missed
 
 
 class Generation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ import numpy as np
 
 from placement.clocks import Floats
 from placement.generation.engine_tables import engines_of
+from placement.generation.step_cost import SECONDS
 from placement.plan import Plan
 from placement.tables import Catalogue
 from router import door
@@ -181,7 +182,8 @@ class Pool(Generic[G]):
         fastest group, idle."""
         engine = self.engine_at.get((index, model))
         if engine is not None:
-            self.mirror.world.engines.cost[engine] = self._profiled_cost[engine] * factor
+            profiled = self._profiled_cost[engine]
+            self.mirror.world.engines.cost[engine, :, SECONDS] = profiled[:, SECONDS] * factor
         return door.correct(*self.arrays, self._profiled, self._profiled_through, index, model, factor)
 
     def move_clocks(self, index: int, seconds: float, now: float) -> None:

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from placement.clocks import NOBODY, Bools, Clocks, Floats, Ints
 from placement.compiled import inlined
-from placement.generation.engine_tables import Answers, Engines, Lanes, Learned, Lines, Sequences, World
+from placement.generation.engine_tables import COSTS, Answers, Engines, Lanes, Learned, Lines, Sequences, World
 from placement.generation.first_token import Outlook
 
 WORLD_HEADER = 10
-COST = 6
 STEP_TOKENS, OUT = 7, 8
 """What stands in `ints` behind the seven dimensions: the most tokens of a step, how many `Mirror.out` holds."""
 
@@ -64,7 +63,7 @@ class WorldMemory:
 
 def _floats(models: int, engines: int, lanes: int, stages: int, groups: int, lines: int, slots: int) -> int:
     return (
-        engines * stages * COST
+        engines * stages * COSTS
         + 3 * models
         + 3 * lanes
         + 4 * slots
@@ -87,8 +86,8 @@ def unpack_world(f: Floats, i: Ints, b: Bools, status: NDArray[np.int8], clocks:
     """The views, in the order in which they stand. Of answers only status and group are kept."""
     models, count, lanes, stages, groups, lines, slots = i[0], i[1], i[2], i[3], i[4], i[5], i[6]
     x, y = 0, WORLD_HEADER
-    cost = f[x : x + count * stages * COST].reshape((count, stages, COST))
-    x += count * stages * COST
+    cost = f[x : x + count * stages * COSTS].reshape((count, stages, COSTS))
+    x += count * stages * COSTS
     e1, e2, e3, e4 = y + count, y + 2 * count, y + 3 * count, y + 4 * count
     engine_stages, capacity, group, model, line = i[y:e1], i[e1:e2], i[e2:e3], i[e3:e4], i[e4 : e4 + count]
     y = e4 + count

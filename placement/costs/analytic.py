@@ -32,7 +32,7 @@ class UsualStep:
     prefill_chunk: int = 512
     """Tokens of a prefill chunk: a token attends to half of its own chunk, which counts in prefill_token."""
     sequences: int = 32
-    """Decoding sequences: they decide how many experts a step reads (`weights`), and where stages are cut."""
+    """Decoding sequences: they decide where stages are cut, and whether experts are read or computed."""
 
     def __post_init__(self) -> None:
         if self.prefill_chunk < 1 or self.sequences < 1:
@@ -128,17 +128,23 @@ def _shape_profile(world: _World, shape: Shape, span: Span | None) -> ShapeProfi
 
 def _generation(world: _World, costs: LayerCosts, cut: Slicing, cut_link: Link, hidden_s: float) -> Generation:
     """Sums of the layers' costs. All-reduce and transfer bytes stand in the max with the weights: a decode
-    step that waits for its weights pays only for their latency, since its few vectors are short.
+    step that waits for its weights pays only for their latency, since its few vectors are short. Tokens pay for
+    computing their experts as far as that outlasts reading them in a usual step.
     """
+    usual = world.usual
     receives = np.arange(len(cut.stage_latency_s)) > 0
-    own_chunk = costs.pair_s * (world.usual.prefill_chunk / 2)
+    own_chunk = costs.pair_s * (usual.prefill_chunk / 2)
+    chunk_s = costs.token_s + own_chunk + costs.beyond_reading_s(usual.prefill_chunk)
+    sequence_s = costs.token_s + costs.output_s + costs.beyond_reading_s(usual.sequences)
     fields = {
         "fixed": _stage_sums(costs.fixed_s, cut) + receives * cut_link.latency_s,
-        "weights": _stage_sums(costs.weights_s(world.usual.sequences), cut),
-        "prefill_token": _stage_sums(costs.token_s + own_chunk, cut) + receives * hidden_s,
+        "weights": _stage_sums(costs.dense_read_s, cut),
+        "prefill_token": _stage_sums(chunk_s, cut) + receives * hidden_s,
         "prefill_context": _stage_sums(costs.pair_s, cut),
-        "sequence": _stage_sums(costs.token_s + costs.output_s, cut) + receives * hidden_s,
+        "sequence": _stage_sums(sequence_s, cut) + receives * hidden_s,
         "cached_token": _stage_sums(costs.cached_token_s, cut),
+        "experts": _stage_sums(costs.experts_read_s, cut),
+        "expert_share": np.full(len(receives), world.config.expert_share),
     }
     rows = zip(*(column.tolist() for column in fields.values()), strict=True)
     stages = tuple(StepCost(**dict(zip(fields, row, strict=True))) for row in rows)

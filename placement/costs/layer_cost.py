@@ -13,6 +13,7 @@ import numpy as np
 from placement.costs.hardware import DeviceKind, Link
 from placement.costs.slicing import Floats
 from placement.costs.transformer import TransformerConfig
+from placement.profile import touched_share
 
 # Kernels of one layer: 2 norms, qkv, rotary, attention, output, 2 residuals, 2 of the ffn.
 _KERNELS_DENSE = 10
@@ -32,12 +33,14 @@ class LayerCosts:
     last.
 
     A step over T tokens, O of them with logits, takes each layer
-    fixed_s + max(weights_s(T), token_s * T + output_s * O) + pair_s * (pairs of attending tokens).
+    fixed_s + max(dense_read_s, token_s * T + output_s * O) + experts_s(T) + pair_s * (pairs of attending tokens).
     """
 
     fixed_s: Floats
     token_s: Floats
-    """Matmuls, elementwise work, all-reduce bytes."""
+    """Matmuls outside experts, elementwise work, all-reduce bytes."""
+    expert_token_s: Floats
+    """Matmuls of the experts that a token visits."""
     output_s: Floats
     pair_s: Floats
     cached_token_s: Floats
@@ -50,16 +53,21 @@ class LayerCosts:
     kv_bytes: Floats
     """Keys and values of one token."""
     expert_share: float
-    """Share of the experts that one token visits."""
+    """Share of the experts that one token visits; 0 without experts."""
 
-    def weights_s(self, tokens: float) -> Floats:
-        """Reading the weights that `tokens` tokens touch: all miss an expert with (1 - share)^tokens."""
-        touched: float = 1 - (1 - self.expert_share) ** tokens
-        return self.dense_read_s + self.experts_read_s * touched
+    def experts_s(self, tokens: float) -> Floats:
+        """Reading the experts that `tokens` tokens touch, or computing, whichever takes longer."""
+        read_s = self.experts_read_s * touched_share(self.expert_share, tokens)
+        return np.maximum(read_s, self.expert_token_s * tokens)
+
+    def beyond_reading_s(self, tokens: float) -> Floats:
+        """What each of `tokens` tokens adds where computing their experts takes longer than reading these."""
+        read_s = self.experts_read_s * touched_share(self.expert_share, tokens)
+        return (self.experts_s(tokens) - read_s) / tokens
 
     def step_s(self, tokens: float, outputs: float, pairs: float) -> Floats:
-        compute = self.token_s * tokens + self.output_s * outputs
-        return self.fixed_s + np.maximum(self.weights_s(tokens), compute) + self.pair_s * pairs
+        dense_s = np.maximum(self.dense_read_s, self.token_s * tokens + self.output_s * outputs)
+        return self.fixed_s + dense_s + self.experts_s(tokens) + self.pair_s * pairs
 
 
 def layer_costs(config: TransformerConfig, kind: DeviceKind, tp: int, link: Link, *, head_copy: bool) -> LayerCosts:
@@ -79,7 +87,7 @@ def layer_costs(config: TransformerConfig, kind: DeviceKind, tp: int, link: Link
     expert = config.ffn_parameters(config.expert_ffn) / tp
     dense = config.attention_parameters(tp) + np.where(sparse, gate, config.ffn_parameters(config.ffn) / tp)
     all_experts = np.where(sparse, config.experts * expert, 0.0)
-    active = dense + np.where(sparse, config.top_k * expert, 0.0)
+    visited = np.where(sparse, config.top_k * expert, 0.0)
     width = np.where(sparse, config.top_k * config.expert_ffn, config.ffn) / tp
     # Tables are padded to a multiple of tp.
     table = -(-config.vocabulary // tp) * config.hidden
@@ -100,7 +108,8 @@ def layer_costs(config: TransformerConfig, kind: DeviceKind, tp: int, link: Link
     kernels = _KERNELS_DENSE + _KERNELS_EXPERTS * sparse + 1 * first + 2 * last
     return LayerCosts(
         fixed_s=kernels * assumed.kernel_s + steps * link.latency_s,
-        token_s=2 * active / matmul_per_s + elementwise + reduced_s,
+        token_s=2 * dense / matmul_per_s + elementwise + reduced_s,
+        expert_token_s=2 * visited / matmul_per_s,
         output_s=2 * head / matmul_per_s + gathered_s,
         pair_s=np.full(config.layers, pair_s),
         cached_token_s=np.full(config.layers, max(kv_bytes / read_per_s, pair_s)),
@@ -108,7 +117,7 @@ def layer_costs(config: TransformerConfig, kind: DeviceKind, tp: int, link: Link
         experts_read_s=all_experts * size / read_per_s,
         memory_bytes=(dense + all_experts + embedding + stored_head) * size,
         kv_bytes=np.full(config.layers, float(kv_bytes)),
-        expert_share=config.top_k / config.experts if config.experts else 1.0,
+        expert_share=config.expert_share,
     )
 
 

@@ -85,6 +85,11 @@ class TransformerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         return sparse
 
     @property
+    def expert_share(self) -> float:
+        """Of the experts, the share that one token visits; 0 for a dense model."""
+        return self.top_k / self.experts if self.experts else 0.0
+
+    @property
     def table_parameters(self) -> int:
         """Of the embedding table, without positions; the vocabulary head has as many."""
         return self.vocabulary * self.hidden

@@ -13,17 +13,19 @@ from placement.dispatch import REFUSED
 from placement.errors import InputError
 from placement.plan import Plan
 from placement.problem import MAX_SLO_S
+from placement.profile import StepCost
 from placement.tables import Catalogue
 from placement.workload import Workload
 
 STEPS, PULLS, PREEMPTIONS = range(3)
+COSTS = len(StepCost.__struct_fields__)
 
 
 class Engines(NamedTuple):
     """What holds for a whole plan. E engines (by group, then by model), L lanes, S stages, G groups, M
     models. A line is where requests wait: one a model, or one an engine where they are bound at arrival."""
 
-    cost: Floats  # [E, S, 6] seconds: profile.StepCost, in the order of step_cost.py
+    cost: Floats  # [E, S, COSTS] profile.StepCost, in the order of step_cost.py
     stages: Ints  # [E] and as many lanes
     capacity: Ints  # [E] tokens the cache holds
     group: Ints  # [E]
@@ -139,7 +141,7 @@ def engines_of(plan: Plan, catalogue: Catalogue, early: bool) -> Engines:
         if models[catalogue.model_index[name]].generates
     ]
     group, model = np.array(found, np.int64).reshape(-1, 2).T
-    cost = np.zeros((len(found), catalogue.stages, 6))
+    cost = np.zeros((len(found), catalogue.stages, COSTS))
     capacity = np.zeros(len(found), np.int64)
     for e, (g, m) in enumerate(found):
         entry = catalogue.entries[catalogue.class_of(plan.groups[g])][catalogue.profile_of_model[m]]

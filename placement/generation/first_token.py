@@ -15,7 +15,19 @@ from placement.compiled import compiled, compiled_apart
 from placement.dispatch import QUEUE_FULL, REFUSED, SERVED
 from placement.generation.engine_tables import World
 from placement.generation.intake import expire, mean_output, others_s
-from placement.generation.step_cost import CACHED_TOKEN, FIXED, PREFILL_TOKEN, SEQUENCE, WEIGHTS, prefill_s, step_s
+from placement.generation.step_cost import (
+    CACHED_TOKEN,
+    EXPERTS,
+    FIXED,
+    PREFILL_TOKEN,
+    SEQUENCE,
+    WEIGHTS,
+    prefill_s,
+    step_s,
+)
+
+HALVINGS = 20
+"""Of the cache, to find how much can be used where steps read more experts with more sequences."""
 
 
 class Outlook(NamedTuple):
@@ -110,17 +122,34 @@ def _usual_chunk(world: World, lane: int, engine: int, others: float) -> int:
     least = others
     compute = 0.0
     token = 0.0
+    experts = 0.0
     for s in range(engines.stages[engine]):
         cost = engines.cost
         least += step_s(engines, engine, s, 0.0, sequences, 0.0, lanes.cached[lane])
         compute += cost[engine, s, FIXED] + cost[engine, s, SEQUENCE] * sequences
         compute += cost[engine, s, CACHED_TOKEN] * lanes.cached[lane]
         token += cost[engine, s, PREFILL_TOKEN]
+        experts += cost[engine, s, EXPERTS]
     goal = engines.tpot[engines.model[engine]]
     if least > goal:
         return 0
     spare = goal - others - compute
-    return room if spare >= room * token else int(spare / token)
+    chunk: int = room if spare >= room * token else int(spare / token)
+    if experts == 0.0:
+        return chunk
+    low = 0  # what the experts take bends: bisect
+    high = chunk + 1
+    middle = chunk
+    while high - low > 1:
+        seconds = others
+        for s in range(engines.stages[engine]):
+            seconds += step_s(engines, engine, s, middle, sequences, 0.0, lanes.cached[lane])
+        if seconds <= goal:
+            low = middle
+        else:
+            high = middle
+        middle = (low + high) // 2
+    return low
 
 
 @compiled
@@ -185,8 +214,31 @@ def _useful_capacity(world: World, engine: int, sequence_tokens: float) -> float
         by_weights = (free - cost[engine, s, WEIGHTS]) / (cost[engine, s, CACHED_TOKEN] + 1e-30)
         least = by_compute if by_compute < least else least
         least = by_weights if by_weights < least else least
-    least = later(least, 0.0) * engines.stages[engine]
-    return least if least < engines.capacity[engine] else float(engines.capacity[engine])
+    most: float = later(least, 0.0) * engines.stages[engine]
+    most = most if most < engines.capacity[engine] else float(engines.capacity[engine])
+    for s in range(engines.stages[engine]):
+        if cost[engine, s, EXPERTS] > 0.0:
+            most = _in_time(world, engine, s, share, sequence_tokens, most)
+    return most
+
+
+@compiled_apart
+def _in_time(world: World, engine: int, stage: int, limit: float, sequence_tokens: float, most: float) -> float:
+    """Of `most` tokens of cache as many as a step of their sequences can use within `limit` seconds on the stage."""
+    engines = world.engines
+    low = 0.0
+    high = most
+    middle = most
+    for _ in range(HALVINGS):
+        lane_room = middle / engines.stages[engine]
+        if step_s(engines, engine, stage, 0.0, lane_room / sequence_tokens, 0.0, lane_room) <= limit:
+            low = middle
+        else:
+            high = middle
+        if low == high:
+            break
+        middle = 0.5 * (low + high)
+    return low
 
 
 @compiled

@@ -4,8 +4,10 @@ generation_reference.py. docs/generation.md tells the same in words."""
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from placement.generation.first_token import HALVINGS
 from placement.generation.intake import (
     LATE_SHARE,
     LEAST_STRETCH,
@@ -194,7 +196,14 @@ class Outlook:
         compute = sum(c.fixed + c.sequence * lane.size + c.cached_token * lane.cached for c in engine.costs)
         token = sum(cost.prefill_token for cost in engine.costs)
         spare = engine.model.tpot - others - compute
-        return room if spare >= room * token else int(spare / token)
+        chunk = room if spare >= room * token else int(spare / token)
+        if not any(cost.experts for cost in engine.costs):
+            return chunk
+
+        def in_time(tokens: int) -> bool:
+            return others + sum(engine.step_s(tokens, lane.size, 0, lane.cached)) <= engine.model.tpot
+
+        return bisect_left(range(1, chunk + 1), True, key=lambda tokens: not in_time(tokens))
 
     def line_gone(self, tokens: int) -> float:
         level = math.inf
@@ -236,4 +245,18 @@ def _useful_capacity(engine: Engine, sequence_tokens: float) -> float:
         free = share - cost.fixed
         least = min(least, free / (cost.sequence / sequence_tokens + cost.cached_token + 1e-30))
         least = min(least, (free - cost.weights) / (cost.cached_token + 1e-30))
-    return min(max(least, 0.0) * len(engine.lanes), float(engine.capacity))
+    most = min(max(least, 0.0) * len(engine.lanes), float(engine.capacity))
+    for cost in engine.costs:
+        if cost.experts > 0:
+            most = _in_time(cost, share, sequence_tokens, most, len(engine.lanes))
+    return most
+
+
+def _in_time(cost: StepCost, limit: float, sequence_tokens: float, most: float, lanes: int) -> float:
+    low, high, middle = 0.0, most, most
+    for _ in range(HALVINGS):
+        lane_room = middle / lanes
+        fits = cost.seconds(0, lane_room / sequence_tokens, 0, lane_room) <= limit
+        low, high = (middle, high) if fits else (low, middle)
+        middle = 0.5 * (low + high)
+    return low

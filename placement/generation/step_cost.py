@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from placement.clocks import later
 from placement.compiled import compiled
-from placement.generation.engine_tables import Engines
+from placement.generation.engine_tables import COSTS, Engines
 
-FIXED, WEIGHTS, PREFILL_TOKEN, PREFILL_CONTEXT, SEQUENCE, CACHED_TOKEN = range(6)
+FIXED, WEIGHTS, PREFILL_TOKEN, PREFILL_CONTEXT, SEQUENCE, CACHED_TOKEN, EXPERTS, EXPERT_SHARE = range(COSTS)
+SECONDS = slice(EXPERT_SHARE)
+"""The columns that are times."""
 
 
 @compiled
@@ -17,6 +19,10 @@ def step_s(
     cost = engines.cost
     compute = cost[engine, stage, PREFILL_TOKEN] * prefill + cost[engine, stage, SEQUENCE] * sequences
     seconds: float = cost[engine, stage, FIXED] + later(cost[engine, stage, WEIGHTS], compute)
+    experts: float = cost[engine, stage, EXPERTS]
+    if experts > 0.0:
+        missed = (1.0 - cost[engine, stage, EXPERT_SHARE]) ** float(prefill + sequences)
+        seconds += experts * (1.0 - missed)
     seconds += cost[engine, stage, PREFILL_CONTEXT] * context
     seconds += cost[engine, stage, CACHED_TOKEN] * cached
     return seconds

@@ -101,10 +101,7 @@ def paced(profile: Profile, pace: float) -> Profile:
         latency = {batch: tuple(pace * s for s in stages) for batch, stages in shape.stage_latency.items()}
         generation = shape.generation
         if generation is not None:
-            stages = tuple(
-                type(cost)(**{name: pace * getattr(cost, name) for name in cost.__struct_fields__})
-                for cost in generation.stages
-            )
+            stages = tuple(cost.times(pace) for cost in generation.stages)
             generation = Generation(stages, generation.kv_bytes_per_token)
         return msgspec.structs.replace(shape, stage_latency=latency, generation=generation)
 

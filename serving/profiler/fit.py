@@ -35,8 +35,9 @@ class FitError(msgspec.Struct, frozen=True):
         return self.mean <= GOAL_MEAN and self.p95 <= GOAL_P95
 
 
-def fit_step_cost(loads: Sequence[Load], seconds: Sequence[float]) -> StepCost:
-    """The least sum of relative errors (not squared: one disturbed step must not bend the rest).
+def fit_step_cost(loads: Sequence[Load], seconds: Sequence[float], expert_share: float = 0.0) -> StepCost:
+    """The least sum of relative errors (not squared: one disturbed step must not bend the rest). `expert_share`: of a
+    model with experts, those that one token touches.
 
     Which steps wait for the weights and which for computing is not known beforehand. For some first guesses (all steps
     up to some number of tokens wait for weights) and until it no longer changes: 1. given who waits for what, all is
@@ -46,11 +47,12 @@ def fit_step_cost(loads: Sequence[Load], seconds: Sequence[float]) -> StepCost:
     assert len(table) == len(times) > 0
     assert (times > 0).all()
     tokens = table[:, 0] + table[:, 1]
+    table = np.column_stack([table, 1.0 - (1.0 - expert_share) ** tokens])
     guesses = [-1.0, *np.unique(np.quantile(tokens, np.linspace(0, 1, _THRESHOLDS))).tolist()]
     found = [_settle(table, times, tokens <= guess) for guess in guesses]
     best = min(found, key=lambda costs: float(np.abs(_predict(costs, table) / times - 1).sum()))
-    fixed, weights, prefill, sequence, context, cached = best.tolist()
-    if fixed + max(weights, prefill) <= 0:
+    fixed, weights, prefill, sequence, context, cached, experts = best.tolist()
+    if fixed + max(weights + experts, prefill) <= 0:
         fixed = LEAST_S
     return StepCost(
         fixed=fixed,
@@ -59,6 +61,8 @@ def fit_step_cost(loads: Sequence[Load], seconds: Sequence[float]) -> StepCost:
         prefill_context=context,
         sequence=sequence,
         cached_token=cached,
+        experts=experts,
+        expert_share=expert_share,
     )
 
 
@@ -83,11 +87,12 @@ def _settle(table: Floats, times: Floats, waits: NDArray[np.bool_]) -> Floats:
 
 
 def _solve(table: Floats, times: Floats, waits: NDArray[np.bool_]) -> Floats:
-    """[fixed, weights, prefill_token, sequence, prefill_context, cached_token] for a given split of the steps."""
+    """[fixed, weights, prefill_token, sequence, prefill_context, cached_token, experts] for a given split of the steps.
+    table: P, S, C, K and the share of the experts that is touched."""
     from scipy.optimize import nnls
 
-    prefill, sequences, context, cached = table.T
-    columns = [np.ones(len(times)), waits, prefill * ~waits, sequences * ~waits, context, cached]
+    prefill, sequences, context, cached, touched = table.T
+    columns = [np.ones(len(times)), waits, prefill * ~waits, sequences * ~waits, context, cached, touched]
     rows = np.stack(columns, axis=1).astype(np.float64) / times[:, None]
     scale = np.maximum(np.linalg.norm(rows, axis=0), 1e-300)
     trust = np.ones(len(times))
@@ -101,7 +106,7 @@ def _solve(table: Floats, times: Floats, waits: NDArray[np.bool_]) -> Floats:
 
 
 def _predict(costs: Floats, table: Floats) -> Floats:
-    fixed, weights, prefill, sequence, context, cached = costs
+    fixed, weights, prefill, sequence, context, cached, experts = costs
     compute = np.maximum(weights, table[:, 0] * prefill + table[:, 1] * sequence)
-    total: Floats = fixed + compute + table[:, 2] * context + table[:, 3] * cached
+    total: Floats = fixed + compute + table[:, 2] * context + table[:, 3] * cached + table[:, 4] * experts
     return total

@@ -123,7 +123,7 @@ async def _fit(
     fitted = corner_steps(room) + choose_steps(effort.steps, room, seed=1)
     held_out = choose_steps(effort.held_out, room, seed=2)
     times = await _time(team, [*fitted, *held_out], effort)
-    cost = fit_step_cost([step.load for step in fitted], times[: len(fitted)])
+    cost = fit_step_cost([step.load for step in fitted], times[: len(fitted)], job.config.sizes.expert_share)
     errors = relative_errors(cost, [step.load for step in held_out], times[len(fitted) :])
     return cost, tuple(errors.tolist())
 

@@ -90,6 +90,8 @@ def _generation(entry: ShapeProfile, reference: ShapeProfile, computed: ShapePro
         def pick(part: Generation) -> list[float]:
             return [getattr(stage, field) for stage in part.stages]
 
+        if field == "expert_share":
+            return tuple(pick(new))
         return _scaled(pick(new), pick(measured), pick(old))
 
     fields = StepCost.__struct_fields__
@@ -101,5 +103,5 @@ def _generation(entry: ShapeProfile, reference: ShapeProfile, computed: ShapePro
 
 
 def _scaled(new: Sequence[float], measured: Sequence[float], old: Sequence[float]) -> tuple[float, ...]:
-    share = sum(measured) / sum(old)
+    share = sum(measured) / sum(old) if any(old) else 0.0
     return tuple(value * share for value in new)

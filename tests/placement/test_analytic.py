@@ -148,11 +148,23 @@ def test_llama_decodes_as_fast_as_its_weights_are_read(kind):
 
 def test_mixture_decodes_one_token_faster_than_its_memory_suggests():
     config = TransformerConfig.from_hf(MIXTRAL)
-    one = only(config, "h100", (2, 1), usual_step=UsualStep(sequences=1))
-    many = only(config, "h100", (2, 1), usual_step=UsualStep(sequences=64))
+    cost = only(config, "h100", (2, 1)).generation.stages[0]
     # 12.9e9 of the 46.7e9 weights are active for a token; 64 tokens touch all.
-    ratio = one.generation.stages[0].weights / many.generation.stages[0].weights
-    assert ratio == pytest.approx(12.9 / 46.7, rel=0.05)
+    one, many = (cost.seconds(0, sequences, 0, 0) - cost.fixed for sequences in (1, 64))
+    assert one / many == pytest.approx(12.9 / 46.7, rel=0.05)
+    assert cost.expert_share == 0.25
+
+
+@pytest.mark.parametrize("data", [MIXTRAL, QWEN3_30B_A3B], ids=["mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["a100", "cpu"])
+def test_a_usual_step_of_experts_costs_what_its_layers_do(data, kind):
+    config = msgspec.structs.replace(TransformerConfig.from_hf(data), dtype="fp32")
+    entry = only(config, kind)
+    layers = layer_costs(config, KINDS[kind], 1, KINDS[kind].node_link, head_copy=False)
+    cost = entry.generation.stages[0]
+    assert cost.seconds(512, 0, 0, 0) == pytest.approx(layers.step_s(512, 0, 512 * 256).sum(), rel=0.05)
+    assert cost.seconds(0, 32, 0, 0) == pytest.approx(layers.step_s(32, 32, 0).sum(), rel=0.05)
+    assert cost.seconds(0, 1, 0, 0) == pytest.approx(layers.step_s(1, 1, 0).sum(), rel=0.05)
 
 
 @pytest.mark.parametrize(

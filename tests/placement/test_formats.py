@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from placement.errors import InputError
-from placement.files import read_document, replace_file, write_json
+from placement.files import convert, read_document, replace_file, write_json
 from placement.plan import Group, Plan, read_plan, write_plan
 from placement.problem import read_problem
-from placement.profile import Profile
+from placement.profile import Profile, StepCost
 from placement.units import parse_bytes, parse_seconds, parse_share
 from placement.workload import read_workload
 from tests.placement.worlds import MIB, World, group, node, shape
@@ -56,6 +56,11 @@ def refusal(call, *arguments):
 
 def problem_refusal(folder):
     return refusal(read_problem, folder / "problem.json")
+
+
+def set_experts(**fields):
+    generation = {"stages": [{"fixed": 0.1, **fields}], "kv_bytes_per_token": [1]}
+    return lambda shapes: shapes[0].update(generation=generation)
 
 
 def set_model(field, value):
@@ -178,6 +183,9 @@ def test_a_wrong_problem(folder, change, said):
         (lambda shapes: shapes[0].update(stage_memory=[1, 1]), ["stage_memory", "2 entries"]),
         (lambda shapes: shapes[0].update(stage_memory=["much"]), ["stage_memory", "much"]),
         (lambda shapes: shapes[0].pop("stage_latency"), ["stage_latency"]),
+        (set_experts(experts=0.1), ["expert_share", "above 0"]),
+        (set_experts(experts=0.1, expert_share=1.5), ["expert_share", "1.5"]),
+        (set_experts(experts=-0.1, expert_share=0.5), ["experts", "-0.1"]),
         (lambda shapes: shapes[0].update(tp=0), ["tp"]),
         (lambda shapes: shapes.append(shapes[0]), ["twice"]),
         (lambda shapes: shapes.clear(), ["shapes"]),
@@ -189,6 +197,21 @@ def test_wrong_profiles(folder, change, said):
     assert line.startswith(f"{folder / 'profiles.json'}: p: ")
     for word in said:
         assert word in line
+
+
+def test_a_profile_written_before_there_were_experts_reads_as_a_dense_one():
+    names = ("fixed", "weights", "prefill_token", "prefill_context", "sequence", "cached_token")
+    old = convert(dict(zip(names, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6), strict=True)), StepCost, "test")
+    assert (old.experts, old.expert_share) == (0.0, 0.0)
+    assert old.seconds(1, 2, 3, 4) == 0.1 + (0.3 * 1 + 0.5 * 2) + 0.4 * 3 + 0.6 * 4
+
+
+def test_a_token_touches_its_share_of_the_experts_and_many_touch_all():
+    cost = StepCost(fixed=1.0, weights=2.0, experts=8.0, expert_share=0.25)
+    assert cost.seconds(0, 1, 0, 0) == 1 + 2 + 8 / 4
+    assert cost.seconds(1, 1, 0, 0) == 1 + 2 + 8 * (1 - 0.75**2)
+    assert cost.seconds(500, 0, 0, 0) == pytest.approx(1 + 2 + 8)
+    assert cost.times(3.0) == StepCost(fixed=3.0, weights=6.0, experts=24.0, expert_share=0.25)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 
 from placement.clocks import NOBODY
 from placement.cluster import Cluster
+from placement.compiled import entry_point
 from placement.dispatch import EXPIRED, FAILED, NO_REPLICA, QUEUE_FULL, REFUSED, SERVED
 from placement.errors import InputError
 from placement.files import convert
+from placement.generation.engine_tables import engines_of
 from placement.generation.serve import count_met, serve, simulate_generation
+from placement.generation.step_cost import step_s
 from placement.outcome import Outcome
 from placement.plan import Plan, check_plan
 from placement.problem import Model, Problem, Slo
@@ -36,6 +39,7 @@ from tests.placement.worlds import worlds as one_pass_worlds
 ROOT = Path(__file__).parents[2]
 KV_BYTES = 128
 COST = StepCost(fixed=1e-3, weights=8e-3, prefill_token=9e-5, prefill_context=5e-9, sequence=9e-5, cached_token=3e-7)
+EXPERTS = msgspec.structs.replace(COST, experts=2e-2, expert_share=0.125)
 LOOSE = Slo(ttft=100.0, tpot=10.0)
 
 
@@ -85,13 +89,32 @@ def run(problem: Problem, plan: Plan, rule: Rule = "deadline", step_tokens: int 
     return simulate_generation(problem, plan, problem.workload, rule, 1, Catalogue(problem), step_tokens)
 
 
+@settings(deadline=None)
+@given(
+    costs=st.lists(st.floats(0, 1), min_size=6, max_size=6),
+    share=st.floats(1e-3, 1),
+    load=st.tuples(*(st.integers(0, most) for most in (512, 64, 10**6, 10**5))),
+)
+def test_a_compiled_step_costs_what_the_profile_says(costs, share, load):
+    cost = StepCost(1e-3, *costs[:5], experts=costs[5], expert_share=share)
+    problem, plan = chat(requests((0.0, 1, 1)), replace_cost(), cost)
+    engines = engines_of(plan, Catalogue(problem), early=False)
+    assert step_seconds(engines, 1, *load) == cost.seconds(*load)
+
+
+@entry_point
+def step_seconds(engines, stage, prefill, sequences, context, cached):
+    return step_s(engines, 0, stage, prefill, sequences, context, cached)
+
+
+@pytest.mark.parametrize("cost", [COST, EXPERTS])
 @pytest.mark.parametrize("stages", [1, 3])
-def test_a_lone_request_takes_its_prefill_chunks_and_one_step_a_token(stages):
+def test_a_lone_request_takes_its_prefill_chunks_and_one_step_a_token(stages, cost):
     prompt, output = 1200, 50
-    outcome = run(*chat(requests((2.0, prompt, output)), *[COST] * stages))
+    outcome = run(*chat(requests((2.0, prompt, output)), *[cost] * stages))
     chunks = [(512, 0), (512, 512), (176, 1024)]
-    prefill_s = stages * sum(COST.seconds(take, 0, take * done, 0) for take, done in chunks)
-    decode_s = stages * sum(COST.seconds(0, 1, 0, prompt + made) for made in range(output - 1))
+    prefill_s = stages * sum(cost.seconds(take, 0, take * done, 0) for take, done in chunks)
+    decode_s = stages * sum(cost.seconds(0, 1, 0, prompt + made) for made in range(output - 1))
     assert outcome.first[0] == pytest.approx(2.0 + prefill_s + 0.01)
     assert outcome.finish[0] == pytest.approx(2.0 + prefill_s + decode_s + 0.01)
     assert outcome.time_per_token[0] == pytest.approx(decode_s / (output - 1))
@@ -111,6 +134,14 @@ def test_a_saturated_pipeline_makes_a_token_every_stages_times_the_slowest():
 def test_lanes_share_the_work_of_an_even_pipeline_without_gaps():
     outcome = run(*chat(requests(*[(0.0, 1, 500)] * 8), COST, COST))
     assert outcome.busy_s[0] == pytest.approx(outcome.finish.max(), rel=0.02)
+
+
+def test_experts_that_few_sequences_leave_alone_let_them_be_served_where_a_full_engine_would_be_too_slow():
+    cost = StepCost(fixed=1e-3, weights=4e-3, prefill_token=1e-5, sequence=1e-5, experts=0.1, expert_share=1 / 16)
+    crowd = run(*chat(requests(*[(0.05 * n, 8, 20) for n in range(200)]), cost, slo=Slo(ttft=1.0, tpot=0.03)))
+    served = crowd.status == SERVED
+    assert 40 < served.sum() < 160
+    assert crowd.time_per_token[served].max() <= 0.03 + 1e-9
 
 
 def replace_cost(**changes: float) -> StepCost:

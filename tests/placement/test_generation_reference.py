@@ -40,7 +40,9 @@ class GenerationWorld:
         kinds = [True, *(random.random() < 0.4 for _ in range(random.randint(0, 2)))]
         self.step_tokens = random.choice((4, 16, 64))
         self.overhead = random.choice((0.0, TICK))
-        profiles = [_profile(random, sorted(set(shapes)), generates) for generates in kinds]
+        # Halves of few tokens are exact; of many only all experts or none.
+        expert_share = 0.5 if self.step_tokens <= 16 else 1.0
+        profiles = [_profile(random, sorted(set(shapes)), generates, expert_share) for generates in kinds]
         models = tuple(
             Model(f"m{index}", profile, _slo(random, generates))
             for index, (profile, generates) in enumerate(zip(profiles, kinds, strict=True))
@@ -62,8 +64,9 @@ class GenerationWorld:
         return reference
 
 
-def _profile(random: Random, shapes: list[tuple[int, int]], generates: bool) -> Profile:
+def _profile(random: Random, shapes: list[tuple[int, int]], generates: bool, expert_share: float) -> Profile:
     entries = []
+    has_experts = random.random() < 0.4
     for tp, pp in shapes:
         entry: dict[str, Any] = {"tp": tp, "pp": pp, "stage_memory": [2**20] * pp}
         latency = [random.randint(1, 8) * TICK for _ in range(pp)]
@@ -77,6 +80,8 @@ def _profile(random: Random, shapes: list[tuple[int, int]], generates: bool) -> 
                     "prefill_context": random.choice((0, 1)) / 2**16,
                     "sequence": random.randint(0, 4) / 1024,
                     "cached_token": random.choice((0, 1, 2)) / 2**14,
+                    "experts": random.randint(1, 8) / 256 if has_experts else 0.0,
+                    "expert_share": expert_share if has_experts else 0.0,
                 }
                 for _ in range(pp)
             ]
@@ -171,7 +176,9 @@ def test_the_compiled_simulator_does_what_the_reference_says(world, rule):
 
 def test_the_random_worlds_see_everything_happen():
     """Guards the test above against worlds in which nothing is at stake."""
-    seen: dict[str, int] = dict.fromkeys(REASONS, 0) | {"preempted": 0, "several lanes": 0, "mixed": 0}
+    seen: dict[str, int] = dict.fromkeys(REASONS, 0) | dict.fromkeys(
+        ("preempted", "several lanes", "mixed", "experts"), 0
+    )
     for seed in range(200):
         world = GenerationWorld(seed, 60)
         for rule in RULES:
@@ -181,5 +188,7 @@ def test_the_random_worlds_see_everything_happen():
             seen["preempted"] += served.preemptions
             generating = [model.generates for model in world.problem.models]
             seen["mixed"] += any(generating) and not all(generating)
+            first = world.problem.models[0].profile.shapes[0].generation
+            seen["experts"] += first is not None and first.stages[0].experts > 0
             seen["several lanes"] += max(group.pp for group in world.plan.groups) > 1
     assert all(seen[name] > 20 for name in seen if name not in ("queue-full", "cancelled")), seen

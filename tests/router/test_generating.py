@@ -2,12 +2,13 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from placement.problem import Slo
 from placement.tables import Catalogue
 from router import NotServed, Request, Router, RouterSettings
-from tests.placement.test_generation import COST, chat, requests
+from tests.placement.test_generation import COST, EXPERTS, chat, requests
 from tests.router.fakes import EngineGroup, Lost, assert_empty, live, scene
 
 OVERHEAD_S = 0.01
@@ -16,10 +17,10 @@ OVERHEAD_S = 0.01
 class Scene:
     """A router over engines, and what became of each request: reason, and when its first and last token came."""
 
-    def __init__(self, groups=1, slo=None, capacity=100_000, pace=1.0, use=None, **settings):
+    def __init__(self, groups=1, slo=None, capacity=100_000, pace=1.0, use=None, cost=COST, **settings):
         self.loop = asyncio.get_running_loop()
         slo = slo or Slo(ttft=1.0, tpot=0.1)
-        problem, plan = chat(requests((0.0, 1, 1)), slo=slo, groups=groups, capacity=capacity)
+        problem, plan = chat(requests((0.0, 1, 1)), cost, slo=slo, groups=groups, capacity=capacity)
         catalogue = Catalogue(problem)
         self.groups = [EngineGroup(f"g{g}", spec, catalogue, pace=pace) for g, spec in enumerate(plan.groups)]
         self.router = Router(problem, (Lost,), RouterSettings(**settings), now=self.loop.time)
@@ -244,6 +245,19 @@ async def test_slow_engines_are_learned_from_those_who_come_alone():
     assert 0.98 < s.router.factors()["g0", "chat"] < 1.05
     s.submit("long again", tokens=700, output=3)
     assert (await s.end())["long again"][0] == "served"
+
+
+@scene
+async def test_engines_that_are_slow_touch_no_more_experts():
+    s = Scene(slo=Slo(ttft=0.3, tpot=0.2), pace=2.0, cost=EXPERTS)
+    for n in range(40):
+        await s.at(n * 1.0)
+        s.submit(str(n), tokens=100, output=3)
+    await s.end()
+    factor = s.router.factors()["g0", "chat"]
+    assert 1.9 < factor < 2.2
+    reckoned = s.router._hall.pool.mirror.world.engines.cost[0, 0]
+    assert reckoned.tolist() == pytest.approx(msgspec.structs.astuple(EXPERTS.times(factor)))
 
 
 @scene

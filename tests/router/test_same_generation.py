@@ -13,7 +13,7 @@ from placement.problem import Slo
 from placement.tables import Catalogue
 from router import NotServed, Request, Router
 from router.virtual_time import run_virtually
-from tests.placement.test_generation import chat, requests
+from tests.placement.test_generation import COST, EXPERTS, chat, requests
 from tests.router.fakes import EngineGroup, Lost, assert_empty, collect, live
 
 
@@ -54,20 +54,21 @@ async def route(problem, plan):
     return [reasons[number] for number in range(len(workload))], first, met / len(workload)
 
 
-def both(rows, **world):
-    problem, plan = chat(requests(*rows), **world)
+def both(rows, *costs, **world):
+    problem, plan = chat(requests(*rows), *costs, **world)
     outcome = simulate_generation(problem, plan, problem.workload, "deadline", 1, Catalogue(problem))
     return run_virtually(route(problem, plan)), outcome
 
 
-def test_one_at_a_time_every_decision_is_the_same():
+@pytest.mark.parametrize("cost", [COST, EXPERTS])
+def test_one_at_a_time_every_decision_is_the_same(cost):
     random = Random(5)
     rows, now = [], 0.0
     for _ in range(300):
         prompt, output = random.choice((1, 100, 512, 700, 1500, 4000, 9000)), random.randint(1, 20)
         rows.append((now, prompt, output))
         now += 5.0
-    (reasons, first, _), outcome = both(rows, slo=Slo(ttft=0.3, tpot=0.1), capacity=8000, groups=2)
+    (reasons, first, _), outcome = both(rows, cost, slo=Slo(ttft=0.3, tpot=0.1), capacity=8000, groups=2)
     assert reasons == [REASONS[status] for status in outcome.status]
     assert set(reasons) == {"served", "refused"}
     np.testing.assert_allclose(first, outcome.first, atol=1e-9)

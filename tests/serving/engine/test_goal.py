@@ -2,6 +2,7 @@
 
 import heapq
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from serving.sampling import SamplingParams
 from serving.worker.emulated_clocks import StageClocks
 
 COST = StepCost(fixed=1e-3, weights=8e-3, prefill_token=9e-5, prefill_context=5e-9, sequence=9e-5, cached_token=3e-7)
+EXPERTS = msgspec.structs.replace(COST, weights=3e-3, experts=5e-3, expert_share=0.05)
 TPOT_S = 0.03
 STEP_TOKENS = 512
 
@@ -99,7 +101,7 @@ def mean_gaps(times):
     return [(row[-1] - row[0]) / (len(row) - 1) for row in times]
 
 
-@pytest.mark.parametrize("costs", [(COST,), (COST, COST)])
+@pytest.mark.parametrize("costs", [(COST,), (COST, COST), (EXPERTS,)])
 @pytest.mark.parametrize("seed", range(3))
 def test_tokens_come_when_the_simulator_says(costs, seed):
     requests = crowd(seed, rate=4.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -45,6 +46,27 @@ def test_costs_are_found_again(cost):
     error = summarise(relative_errors(found, HELD_OUT, times(cost, HELD_OUT)))
     assert error.mean < 0.02
     assert error.p95 < 0.06
+
+
+@settings(max_examples=30, deadline=None)
+@given(costs(), st.floats(0.5, 3.0), st.sampled_from([1 / 32, 1 / 8, 1 / 4]))
+def test_what_experts_cost_is_found_again(dense, experts, share):
+    cost = msgspec.structs.replace(dense, experts=experts * dense.fixed, expert_share=share)
+    found = fit_step_cost(FITTED, times(cost, FITTED), share)
+    error = summarise(relative_errors(found, HELD_OUT, times(cost, HELD_OUT)))
+    assert error.mean < 0.02
+    assert error.p95 < 0.06
+    assert found.expert_share == share
+    assert found.seconds(0, 1, 0, 16) == pytest.approx(cost.seconds(0, 1, 0, 16), rel=0.05)
+
+
+def test_without_the_experts_a_lone_sequence_would_be_taken_for_a_crowd():
+    cost = StepCost(fixed=1e-3, weights=5e-4, prefill_token=1e-4, sequence=1e-4, experts=1e-2, expert_share=0.1)
+    one = (0, 1, 0, 16)
+    blind, found = (fit_step_cost(FITTED, times(cost, FITTED), share) for share in (0.0, 0.1))
+    assert blind.seconds(*one) > 1.4 * cost.seconds(*one)
+    assert found.seconds(*one) == pytest.approx(cost.seconds(*one), rel=0.02)
+    assert found.experts == pytest.approx(cost.experts, rel=0.05)
 
 
 @settings(max_examples=10, deadline=None)

@@ -11,7 +11,7 @@ import pytest
 from placement.cluster import Cluster, Node
 from placement.costs.analytic import analytic_profile
 from placement.costs.transformer import TransformerConfig
-from placement.profile import Shape
+from placement.profile import Shape, StepCost
 from placement.units import Bytes
 from serving.profiler import present as present_module
 from serving.profiler.present import Present, find_present, further_shapes, measured_shapes
@@ -20,7 +20,8 @@ from serving.profiler.scaling import scaled_entries
 DECODER = TransformerConfig(layers=8, hidden=256, heads=8, kv_heads=4, ffn=512, vocabulary=1000, dtype="fp32")
 ENCODER = msgspec.structs.replace(DECODER, architecture="encoder", logits="none", sequence_length=64)
 HERE = Present(kind="cpu", device="cpu", count=2, total=8, node_devices=8, nodes=1, memory_bytes=10**10)
-FIELDS = ("fixed", "weights", "prefill_token", "prefill_context", "sequence", "cached_token")
+EXPERTS = msgspec.structs.replace(DECODER, experts=8, top_k=2)
+FIELDS = StepCost.__struct_fields__
 
 
 def measured(sizes, factor, shapes=((1, 1), (1, 2), (2, 1))):
@@ -33,14 +34,12 @@ def scaled_by(entry, factor):
     latency = {batch: tuple(factor * part for part in parts) for batch, parts in entry.stage_latency.items()}
     generation = entry.generation
     if generation is not None:
-        stages = tuple(
-            type(stage)(**{field: factor * getattr(stage, field) for field in FIELDS}) for stage in generation.stages
-        )
+        stages = tuple(stage.times(factor) for stage in generation.stages)
         generation = msgspec.structs.replace(generation, stages=stages)
     return msgspec.structs.replace(entry, kind=None, stage_latency=latency, generation=generation)
 
 
-@pytest.mark.parametrize("sizes", [DECODER, ENCODER])
+@pytest.mark.parametrize("sizes", [DECODER, ENCODER, EXPERTS])
 def test_a_machine_that_is_the_analytic_one_times_a_factor_scales_to_just_that(sizes):
     entries = scaled_entries(sizes, measured(sizes, 3.0), HERE)
     shapes = further_shapes(sizes, 2, 8)

@@ -75,9 +75,12 @@ def test_a_tiny_run_prints_one_json_line(name: str, runs: dict[str, Future[dict[
 
 def run_tiny(name: str) -> dict[str, Any]:
     """What it prints."""
-    run = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", "--tiny"], cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
+    return run_benchmark(name, "--tiny", timeout_s=240)
+
+
+def run_benchmark(name: str, *options: str, timeout_s: float = 1800) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"benchmarks.{name}", *options]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert len(lines) == 1

@@ -80,28 +80,32 @@ def make_plan(
     return msgspec.structs.replace(plan, planner=claims)
 
 
-def lendable_plan(problem: Problem, plan: Plan, seed: int = 0) -> Plan:
-    """A plan with a ladder: the plan itself if it has one; else that of replicas on single groups, if it serves the
-    planned traffic as well but for LENDABLE_LOSS. Where there is none, the plan as it is."""
+def lendable_plan(problem: Problem, plan: Plan, effort: Effort, seed: int = 0) -> Plan:
+    """A plan with a ladder: the plan itself if it has one; else, of all that its search (by this `effort`) has weighed
+    and of plain replicas, the one that can lend most, if it serves the planned traffic as well but for LENDABLE_LOSS."""
     if plan.ladder:
         return plan
     space = Space(Catalogue(problem))
-    other = _with_ladder(space, space.plan(_without_empty(_baseline(space, "replication"))), seed=seed)
-    if not other.ladder:
-        return plan
-    check_plan(other, problem, "plan with a ladder")
-    ours, theirs = simulate(problem, plan), simulate(problem, other)
-    targets = np.array([model.target for model in problem.models])
-    short = theirs.model_attainment < np.fmin(targets, ours.model_attainment) - LENDABLE_LOSS
-    if theirs.attainment < ours.attainment - LENDABLE_LOSS or short.any():
-        return plan
-    claims = plan.planner | {
-        "policy": "replication",
-        "attainment": theirs.attainment,
-        "worst_model": list(theirs.worst_model),
-        "instead_of": {"attainment": ours.attainment, "groups": [[one.tp, one.pp] for one in plan.groups]},
-    }
-    return msgspec.structs.replace(other, planner=claims)
+    candidates = [*effort.weighed, _baseline(space, "replication")]
+    others = {_layout(one): one for candidate in candidates for one in [space.plan(_without_empty(candidate))]}
+    ours, targets = simulate(problem, plan), np.array([model.target for model in problem.models])
+    best = plan
+    for other in others.values():
+        lends = _with_ladder(space, other, seed=seed)
+        theirs = simulate(problem, lends)
+        short = theirs.model_attainment < np.fmin(targets, ours.model_attainment) - LENDABLE_LOSS
+        if _lent(lends) <= _lent(best) or theirs.attainment < ours.attainment - LENDABLE_LOSS or short.any():
+            continue
+        instead = {"attainment": ours.attainment, "groups": [[one.tp, one.pp] for one in plan.groups]}
+        claims = {"attainment": theirs.attainment, "worst_model": list(theirs.worst_model), "instead_of": instead}
+        best = msgspec.structs.replace(lends, planner=plan.planner | claims)
+    check_plan(best, problem, "plan with a ladder")
+    return best
+
+
+def _lent(plan: Plan) -> int:
+    """Devices that can be lent at the most."""
+    return sum(len(plan.groups[group].devices) for group in plan.ladder[-1]) if plan.ladder else 0
 
 
 def _with_ladder(

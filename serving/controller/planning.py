@@ -31,7 +31,7 @@ PLANNED_S = 600.0
 LEAST_REQUESTS = 2000
 USUAL_TRAFFIC = TrafficConfig(rate=1.0, cv=2.0)
 USUAL_TOKENS = 128
-METHOD = 2
+METHOD = 3
 """Counts up when planning changes so that remembered plans are no longer what would be found."""
 
 OnProgress = Callable[[float, str], None]
@@ -75,7 +75,7 @@ def find_plan(
     )
     plan = make_plan(problem, effort=effort)
     if lends:
-        plan = lendable_plan(problem, plan)
+        plan = lendable_plan(problem, plan, effort)
         plan = with_rungs(plan, find_rungs(problem, plan))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -82,7 +82,7 @@ def make_plan(
 
 def lendable_plan(problem: Problem, plan: Plan, effort: Effort, seed: int = 0) -> Plan:
     """A plan with a ladder: the plan itself if it has one; else, of all that its search (by this `effort`) has weighed
-    and of plain replicas, the one that can lend most, if it serves the planned traffic as well but for LENDABLE_LOSS."""
+    and of plain replicas, the one that can lend most, if it serves planned traffic as well but for LENDABLE_LOSS."""
     if plan.ladder:
         return plan
     space = Space(Catalogue(problem))

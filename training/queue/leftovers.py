@@ -13,12 +13,12 @@ from training.queue.store import Store
 
 
 def end_leftovers(store: Store, folder: Path) -> list[str]:
-    """The jobs with folders below this one that had some. The machine is looked at before the store: a job is claimed
-    before it has processes."""
+    """The store's jobs with folders below this one that had some. The machine is looked at before the store: a job is
+    claimed before it has processes."""
     ended = []
     for place, processes in with_any(FOLDER).items():
         job = Path(place)
-        if job.parent != folder or _is_held(store, job.name):
+        if job.parent != folder or not _is_waiting(store, job.name):
             continue
         for process in processes:
             send(process, signal.SIGKILL)
@@ -26,8 +26,9 @@ def end_leftovers(store: Store, folder: Path) -> list[str]:
     return ended
 
 
-def _is_held(store: Store, job: str) -> bool:
+def _is_waiting(store: Store, job: str) -> bool:
+    """Or has ended; a job of another store is not known here."""
     try:
-        return store.get(job).state in HOLDING
+        return store.get(job).state not in HOLDING
     except NoSuchJob:
         return False

@@ -73,7 +73,8 @@ class QueueService:
         self.store, self.settings = store, settings
         self.types = frozenset(runners)
         self._cluster, self._devices, self._note = cluster, devices, note
-        self._attendant = Attendant(cluster, devices, runners, settings.folder, note)
+        self._folder = settings.folder.absolute()
+        self._attendant = Attendant(cluster, devices, runners, self._folder, note)
         self._decider, self._round_s = Decider(policy), policy.round_s
         self._decided: _Seen | None = None
         self._due = math.inf
@@ -125,7 +126,7 @@ class QueueService:
         name, lease_s = self.settings.name, self.settings.lease_s
         self._attendant.take_lease(await aside(register, self.store, name, self._cluster, lease_s))
         self._decided = None
-        for job in await aside(end_leftovers, self.store, self.settings.folder):
+        for job in await aside(end_leftovers, self.store, self._folder):
             self._note("ended", {"job": job, "why": "left over by another controller"})
         for record in await self._mine():
             if self._devices.can_take(record.id, record.devices):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 from scipy.optimize import minimize
 
@@ -68,7 +67,3 @@ def noise_scale(small: Floats, large: Floats, small_batch: int, large_batch: int
     squared = (large_batch * high - small_batch * low) / (large_batch - small_batch)
     trace = (low - high) / (1 / small_batch - 1 / large_batch)
     return max(trace, 0.0) / max(squared, 1e-300)
-
-
-def with_noise(model: Pollux, noise: float) -> Pollux:
-    return msgspec.structs.replace(model, noise_scale=noise)

@@ -148,10 +148,10 @@ class Coordinator:
                 member.state = "waiting" if member.state == "starting" else member.state
                 if member.state == "leaving":
                     member.send(Leave())
-            case Done(generation=generation, step=step, loss=loss):
+            case Done(generation=generation, step=step, loss=loss, squared=squared):
                 member.step, self._meet_s = step, MEET_S
                 self._losses.pop(member.device, None)
-                self._history.note_step(step, loss, generation, self._size)
+                self._history.note_step(step, loss, squared, generation, self._size)
                 return
             case Parted(step=step, leaves=leaves):
                 member.step = step

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from training.elastic.messages import Squared
 from training.elastic.task import HISTORY
 
 SAY_S = 1.0
@@ -27,7 +28,7 @@ class History:
         """Of the latest steps."""
         self._said_at = 0.0
 
-    def note_step(self, step: int, loss: float, generation: int, workers: int) -> None:
+    def note_step(self, step: int, loss: float, squared: Squared, generation: int, workers: int) -> None:
         if step <= self.step:
             if self._losses.get(step, loss) != loss:
                 self.note("disagree", step=step, losses=[self._losses[step], loss])
@@ -36,7 +37,7 @@ class History:
         self.step = step
         self._losses[step] = loss
         self._losses.pop(step - 16, None)
-        self.note("step", step=step, loss=loss, generation=generation, workers=workers)
+        self.note("step", step=step, loss=loss, squared=squared, generation=generation, workers=workers)
         if time.monotonic() - self._said_at > SAY_S:
             self._said_at = time.monotonic()
             _log.info("step %d: loss %.4f, %d workers", step, loss, workers)

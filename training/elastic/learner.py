@@ -21,6 +21,7 @@ from serving.small_models.folder import put_folder
 from serving.small_models.language import next_token_loss
 from serving.small_models.made import model_files, new_model
 from serving.small_models.training import Schedule
+from training.elastic.messages import Squared
 from training.elastic.samples import Samples
 from training.elastic.spec import LmSpec
 from training.elastic.state import State
@@ -31,8 +32,8 @@ from training.goodput import learning_rate_scale
 WEIGHT_DECAY = 0.1
 LONGEST_GRADIENT = 1.0
 BETAS = (0.9, 0.99)
-MEASURES = 2
-"""Behind the gradient: the loss, and the sequences it is of."""
+MEASURES = 3
+"""Behind the gradient: the loss, the sequences it is of, and the squared length of the gradient itself."""
 COPIED = (
     *("chat_template.jinja", "generation_config.json", "merges.txt", "special_tokens_map.json", "tokenizer.json"),
     *("tokenizer.model", "tokenizer_config.json", "vocab.json"),
@@ -59,6 +60,8 @@ class Learner:
         self._optimizer = torch.optim.AdamW(self._groups(), lr=spec.learning_rate, betas=BETAS, fused=True)
         scale = learning_rate_scale(spec.batch, spec.rate_batch or spec.batch, 0.0, "sqrt")
         self._schedule = Schedule(spec.steps, spec.learning_rate * scale, spec.warmup)
+        self.squared = Squared(0.0, 0.0)
+        """Of the last step."""
         self._watched = ExitStack()
         self._watch = self._watched.enter_context(watch_routers(made)) if spec.balance else None
 
@@ -92,10 +95,11 @@ class Learner:
 
     def take(self, total: Tensor) -> float:
         """Make the step whose gradients over all parts sum to this; its loss."""
-        loss, sequences = total[-MEASURES:].tolist()
+        loss, sequences, squared = total[-MEASURES:].tolist()
         assert sequences == self.spec.batch, f"{sequences} sequences in a step of {self.spec.batch}"
         torch.div(total[:-MEASURES], self.spec.parts, out=self._gradient)
         length = float(torch.linalg.vector_norm(self._gradient))
+        self.squared = Squared(squared / self.spec.parts, length**2)
         if length > LONGEST_GRADIENT:
             self._gradient.mul_(LONGEST_GRADIENT / length)
         for group in self._optimizer.param_groups:
@@ -143,7 +147,8 @@ class Learner:
         self._gradient.zero_()
         loss = _loss(self.model, sequences, self.spec.balance, self._watch)
         loss.backward()
-        return torch.cat((self._gradient, torch.tensor([loss.item(), float(len(rows))])))
+        squared = float(torch.dot(self._gradient, self._gradient))
+        return torch.cat((self._gradient, torch.tensor([loss.item(), float(len(rows)), squared])))
 
     def _give_gradients(self) -> None:
         """All gradients lie in one tensor, in the order of names."""

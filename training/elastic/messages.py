@@ -57,6 +57,13 @@ class Ready(Report, frozen=True):
     name: str
 
 
+class Squared(msgspec.Struct, frozen=True, array_like=True):
+    """Squared lengths of gradients: of a micro-batch, on average, and of the whole step."""
+
+    part: float
+    whole: float
+
+
 class Done(Report, frozen=True):
     """A step is made."""
 
@@ -64,6 +71,7 @@ class Done(Report, frozen=True):
     step: int
     """How many are, with it."""
     loss: float
+    squared: Squared
 
 
 class Parted(Report, frozen=True):

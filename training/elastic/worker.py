@@ -144,7 +144,7 @@ class Worker:
         is_told = self._pausing == generation or not self._mail.inbox.empty()
         is_last = any_of(group, is_told)
         loss = learner.take(sum_parts(group, own, parts, learner.size))
-        self._link.post(Done(generation, learner.step, loss))
+        self._link.post(Done(generation, learner.step, loss, learner.squared))
         return is_last
 
     def _save_in_time(self, rank: int) -> None:

@@ -29,6 +29,7 @@ DRAIN_S = 30.0
 """What the requests of a group that is to be lent get to end; a loan that cannot begin by then is given up."""
 PATIENCE_S = 5.0
 """A device that is not given back by then is counted on no longer."""
+REST_S = 30.0
 AFTERMATH_S = 1.0
 """Requests that end late so soon after a return were late for the loan."""
 LEAST_CALM_S, MOST_CALM_S = 0.2, 3.0
@@ -71,8 +72,11 @@ class Lender:
         self._plan: Plan | None = None
         self._officer: LoanOfficer | None = None
         self._depth, self._is_surprise = 0, False
-        self._fed = self._missed = self._refused = 0.0
+        self._fed = self._refused = 0.0
+        self._looked = time.monotonic()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._rests: dict[str, float] = {}
+        """Until when nothing is lent of a group with which it has failed (time.monotonic)."""
         self._changing = asyncio.Lock()
         controller.before_change = self._settle
 
@@ -111,7 +115,8 @@ class Lender:
         controller, now = self._controller, time.monotonic()
         if controller.in_force.plan is not self._plan:
             await self._take_up(controller.in_force.plan)
-        self.lent_s += LOOK_S * sum(len(loan.devices) for loan in self.loans.values() if loan.state == "lent")
+        lent = sum(len(loan.devices) for loan in self.loans.values() if loan.state == "lent")
+        self.lent_s, self._looked = self.lent_s + lent * (now - self._looked), now
         officer = self._officer
         if officer is None:
             return
@@ -171,13 +176,21 @@ class Lender:
         for a loan that has not begun."""
         for name, runner in self._controller.runners.items():
             loan, task = self.loans.get(name), self._tasks.get(name)
-            is_busy = task is not None and not task.done()
-            if name in wanted and loan is None and not is_busy:
+            if task is not None and not task.done():
+                if name not in wanted and loan is not None and loan.state == "draining":
+                    task.cancel()
+                continue
+            if task is not None and not task.cancelled() and (error := task.exception()) is not None:
+                self._controller.journal.note("loan", name, "failed", reason=f"{type(error).__name__}: {error}")
+                self._rests[name] = time.monotonic() + REST_S
+            if name in wanted and loan is None:
+                if time.monotonic() < self._rests.get(name, 0.0):
+                    continue
                 self._tasks[name] = asyncio.create_task(self._lend(runner), name=f"loan of {name}")
-            elif name not in wanted and loan is not None and not is_busy:
+            elif loan is not None and (name not in wanted or loan.state != "lent"):
                 self._tasks[name] = asyncio.create_task(self._recall(runner), name=f"return of {name}")
-            elif name not in wanted and loan is not None and task is not None and loan.state == "draining":
-                task.cancel()
+            else:
+                self._tasks.pop(name, None)
 
     # Doing
 

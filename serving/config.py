@@ -208,8 +208,8 @@ class ServeConfig(_Part, frozen=True):
     """profiles.json; measured, and kept for the next time, when absent."""
     workload: str | dict[str, Any] | None = None
     """Traffic to plan for, as in a problem; what the models' `traffic` says when absent."""
-    overhead: Seconds = Seconds(0)
-    """Seconds a request spends outside the stages."""
+    overhead: Seconds = Seconds(0.003)
+    """Seconds a request spends outside the stages: HTTP, router, links. Batches are handed over so long ahead."""
     objective: Objective = "target"
     """Judge plans by the models' shortfall below target first, or overall alone."""
     listen: str = "127.0.0.1:8000"

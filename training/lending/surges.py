@@ -1,6 +1,6 @@
-"""When demand outgrows a rung: what was seen of that, and when it is likely to come again.
+"""When demand outgrows rungs: what was seen of that, and when it is likely to come again.
 
-A surge begins when demand exceeds what the rung holds and ends when it has been calm for a while. From the times
+A surge of a rung begins when demand exceeds what it holds and ends when it has been calm for a while. From the times
 between the beginnings of surges follows at which time after the last one lending is safe. Bursts that come like a
 clock are waited for; those that come by chance are as likely now as later, and only what they cost counts.
 """
@@ -8,12 +8,13 @@ clock are waited for; those that come by chance are as likely now as later, and 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.arrays import Floats
+from training.arrays import Bools, Floats, Ints
 
 REMEMBERED = 64
 BINS = 240
@@ -25,31 +26,30 @@ _NARROWEST = 0.05
 """Of the mean: nothing comes more exactly than that."""
 
 
-@dataclass
 class Surges:
-    """Of one rung. `look` at every step of the clock."""
+    """Of all rungs. `look` at every step of the clock."""
 
-    calm_s: float
-    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    """Seconds between the beginnings of surges."""
-    began: float | None = None
-    """When the last one did."""
-    is_on: bool = False
-    _above: float = 0.0
+    def __init__(self, rungs: int, calm_s: float) -> None:
+        self.calm_s = calm_s
+        self.intervals: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(rungs)]
+        """Seconds between the beginnings of surges, by rung."""
+        self.began: Floats = np.full(rungs, np.nan)
+        """When the last one did; NaN before the first."""
+        self.is_on: Bools = np.zeros(rungs, np.bool_)
+        self._above: Floats = np.full(rungs, -np.inf)
 
-    def look(self, now: float, is_above: bool) -> bool:
-        """Whether a surge has just begun."""
-        if is_above:
-            self._above = now
-            if self.is_on:
-                return False
-            if self.began is not None:
-                self.intervals.append(now - self.began)
-            self.is_on, self.began = True, now
-            return True
-        if self.is_on and now - self._above >= self.calm_s:
-            self.is_on = False
-        return False
+    def look(self, now: float, is_above: Bools) -> Ints:
+        """The rungs on which a surge has just begun."""
+        self._above[is_above] = now
+        just = is_above & ~self.is_on
+        self.is_on &= now - self._above < self.calm_s
+        self.is_on |= is_above
+        begun = np.flatnonzero(just)
+        for number in begun.tolist():
+            if not np.isnan(self.began[number]):
+                self.intervals[number].append(now - float(self.began[number]))
+            self.began[number] = now
+        return begun
 
 
 @dataclass(frozen=True)
@@ -64,24 +64,43 @@ class Outlook:
     chance_per_s: float = 0.0
     """Of a surge, on average."""
 
-    def is_safe(self, elapsed_s: float) -> bool:
-        number = int(elapsed_s / self.bin_s)
-        return self.later if self.safe is None or number >= len(self.safe) else bool(self.safe[number])
 
-    def safe_for_s(self, elapsed_s: float) -> float:
+class Outlooks:
+    """Those of all rungs side by side: what each says of the time since its last surge, [rungs]."""
+
+    def __init__(self, rungs: int) -> None:
+        self._rows = np.arange(rungs)
+        self._bin_s: Floats = np.ones(rungs)
+        self._safe: Bools = np.ones((rungs, BINS + 1), np.bool_)
+        self._safe_for: Floats = np.full((rungs, BINS + 1), np.inf)
+        self.chance_per_s: Floats = np.zeros(rungs)
+
+    def put(self, number: int, outlook: Outlook) -> None:
+        """What is expected of a rung from now on."""
+        self._bin_s[number] = outlook.bin_s
+        self._safe[number] = outlook.later if outlook.safe is None else np.append(outlook.safe, outlook.later)
+        self.chance_per_s[number] = outlook.chance_per_s
+        # From each bin, the bins until the next unsafe one: the running minimum of the unsafe places, from the end.
+        places = np.where(self._safe[number], np.inf, np.arange(BINS + 1))
+        until = np.minimum.accumulate(places[::-1])[::-1]
+        self._safe_for[number] = np.maximum(until - np.arange(BINS + 1), 0.0) * outlook.bin_s
+
+    def is_safe(self, elapsed_s: Floats) -> Bools:
+        safe: Bools = self._safe[self._rows, self._bins(elapsed_s)]
+        return safe
+
+    def safe_for_s(self, elapsed_s: Floats) -> Floats:
         """How long it stays so from now on."""
-        if self.safe is None:
-            return np.inf
-        number = int(elapsed_s / self.bin_s)
-        ahead = self.safe[number:]
-        if len(ahead) and not ahead.all():
-            return float(np.argmin(ahead)) * self.bin_s
-        return np.inf if self.later else max(len(self.safe) * self.bin_s - elapsed_s, 0.0)
+        seconds: Floats = self._safe_for[self._rows, self._bins(elapsed_s)]
+        return seconds
+
+    def _bins(self, elapsed_s: Floats) -> Ints:
+        return np.minimum(elapsed_s / self._bin_s, BINS).astype(np.int64)
 
 
-def look_ahead(intervals: deque[float], horizon_s: float, may_cost: float) -> Outlook:
+def look_ahead(intervals: Iterable[float], horizon_s: float, may_cost: float) -> Outlook:
     """`horizon_s`: what coming back takes. `may_cost`: of all surges, the share that may find devices lent."""
-    seen = np.array(intervals)
+    seen = np.array(tuple(intervals))
     if len(seen) < 2:
         return Outlook()
     mean = float(seen.mean())

@@ -16,13 +16,15 @@ from placement.capacity import Rung
 from training.arrays import Bools, Floats
 from training.lending.day_curve import DayCurve
 from training.lending.recent_demand import RecentDemand
-from training.lending.surges import Outlooks, Surges, look_ahead
+from training.lending.surges import DUE, Outlooks, Surges, look_ahead
 
 FIRST_HORIZON_S = 1.0
 """What coming back is thought to take before it was ever tried."""
 REMEMBERED = 64
 LEARNED = 0.3
 """What the last surprise counts."""
+CHEAP = 0.25
+"""Of what loans may cost: surges that cost less are not waited for."""
 SAME = 0.02
 """A share that has moved by less is the same: what follows from it is not worked out again."""
 
@@ -80,17 +82,17 @@ class LoanOfficer:
     terms: Terms = field(default_factory=Terms)
     horizon_s: float = FIRST_HORIZON_S
     """What coming back takes, at worst."""
-    missed: float = 0.0
-    """Requests that a surge which found devices lent has made late, lately."""
+    missed: float | None = None
+    """Requests that a surge which found devices lent has made late, lately; None while that has never happened."""
 
     def __post_init__(self) -> None:
         count = len(self.rungs)
         self._demand = RecentDemand(self.terms.window_s)
-        self._curve = DayCurve()
+        self._curve = DayCurve(self.terms.risk)
         self._surges = Surges(count, self.terms.calm_s)
         self._outlooks = Outlooks(count)
-        self._learned_from = [(0, 0.0, 1.0)] * count
-        """Surges, horizon and share that each outlook follows from."""
+        self._learned_from = [(0, 0.0, DUE, 1.0)] * count
+        """Surges, and the other arguments of look_ahead, that each outlook follows from."""
         self._stale = np.zeros(count, np.bool_)
         self._numbers = np.arange(count)
         self._held = np.array([rung.work_per_s for rung in self.rungs])
@@ -113,7 +115,7 @@ class LoanOfficer:
         self._took.append(took_s)
         self.horizon_s = float(np.quantile(self._took, 0.99))
         if missed is not None:
-            self.missed += LEARNED * (missed - self.missed)
+            self.missed = missed if self.missed is None else self.missed + LEARNED * (missed - self.missed)
         self._stale[:] = True
 
     def decide(self, now: float, depth: int, trouble: str = "", explain: bool = True) -> Verdict:
@@ -155,8 +157,8 @@ class LoanOfficer:
         much, unusual = more & (loads > terms.low), more & (usual > held)
         restless = more & ((elapsed_s < terms.calm_s) | (now - self._changed < terms.calm_s))
         self._learn(self._stale if everything else self._stale & ~(surging | much | unusual | restless), now)
-        due = ~self._outlooks.is_safe(elapsed_s + self.horizon_s * is_lent)
-        safe_for_s = self._outlooks.safe_for_s(elapsed_s)
+        safe_for_s = self._outlooks.safe_for_s(elapsed_s + self.horizon_s * is_lent)
+        due = safe_for_s <= 0
         return (
             _Check(
                 surging, lambda n: trouble or f"demand is {loads[n]:.2f} of what is left, or was {terms.calm_s:g} s ago"
@@ -197,15 +199,16 @@ class LoanOfficer:
         assert self._began is not None
         for number in np.flatnonzero(which).tolist():
             intervals = self._surges.intervals[number]
-            share, count = 1.0, int(self._seen[number])
-            if self.missed > 0 and intervals and now > self._began:
+            count, costs = int(self._seen[number]), CHEAP
+            if self.missed is not None and intervals and now > self._began:
                 requests_per_s = self._requests / (now - self._began)
                 a_surge = self.terms.risk * requests_per_s * sum(intervals) / len(intervals)
-                share = min(a_surge / self.missed, 1.0)
-            before = self._learned_from[number]
-            if before[:2] != (count, self.horizon_s) or abs(share - before[2]) > SAME * before[2]:
-                self._learned_from[number] = (count, self.horizon_s, share)
-                self._outlooks.put(number, look_ahead(intervals, self.horizon_s, share))
+                costs = self.missed / max(a_surge, 1e-9)
+            due, may_cost = DUE if costs >= CHEAP else np.inf, 1 / max(costs, 1.0)
+            before, follows_from = self._learned_from[number], (count, self.horizon_s, due, may_cost)
+            if before[:3] != follows_from[:3] or abs(may_cost - before[3]) > SAME * before[3]:
+                self._learned_from[number] = follows_from
+                self._outlooks.put(number, look_ahead(intervals, self.horizon_s, may_cost, due))
         self._stale &= ~which
 
 

@@ -79,7 +79,8 @@ class Served:
     def demand(self) -> Demand:
         """Servers that training cannot have, as its simulator reads it."""
         changes = np.flatnonzero(np.diff(self.lent, prepend=-1))
-        return Demand(changes * self.traffic.tick_s, self.pool.servers - self.lent[changes])
+        time: Floats = changes.astype(np.float64) * self.traffic.tick_s
+        return Demand(time, self.pool.servers - self.lent[changes])
 
 
 def serve(traffic: Traffic, pool: Pool, rule: Rule) -> Served:
@@ -107,7 +108,7 @@ def serve(traffic: Traffic, pool: Pool, rule: Rule) -> Served:
     return Served(traffic, pool, lent, serving, late)
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def _flow(backlog: float, work: float, serving: float, tick_s: float, slack_s: float) -> tuple[float, float]:
     """The backlog after a tick, and the work that is late."""
     asked = backlog + work
@@ -115,7 +116,7 @@ def _flow(backlog: float, work: float, serving: float, tick_s: float, slack_s: f
     return max(in_time - serving * tick_s, 0.0), asked - in_time
 
 
-@nb.njit(cache=True)  # type: ignore[untyped-decorator]
+@nb.njit(cache=True)
 def late_of(work: Floats, serving: Floats, tick_s: float, slack_s: float) -> Floats:
     """Work that is late when so many serve, [ticks]"""
     late = np.zeros_like(work)

@@ -126,9 +126,10 @@ def behind(needed: Demand, drawn: Drawn, fill: float) -> Traffic:
     """Traffic for which `needed` servers are needed: in each tick `fill` of their time is asked for, times what the
     clients drew over what was expected of them."""
     now = np.arange(len(drawn.tokens)) * drawn.tick_s
-    servers = needed.servers[np.maximum(np.searchsorted(needed.time, now, side="right") - 1, 0)]
+    servers = needed.servers[np.maximum(np.searchsorted(needed.time, now, side="right") - 1, 0)].astype(np.float64)
     noise = np.divide(drawn.tokens, drawn.expected_tokens, out=np.ones_like(now), where=drawn.expected_tokens > 0)
-    return Traffic(drawn.tick_s, fill * servers * drawn.tick_s * noise, drawn.requests)
+    work: Floats = (fill * drawn.tick_s) * servers * noise
+    return Traffic(drawn.tick_s, work, drawn.requests)
 
 
 def fill_that_holds(needed: Demand, drawn: Drawn, attainment: float, slack_s: float) -> float:

@@ -191,6 +191,7 @@ class LoanOfficer:
     def _elapsed_s(self, now: float) -> Floats:
         """Since the last surge of each rung began, or the first decision, [rungs]"""
         began = self._surges.began
+        assert self._began is not None
         elapsed_s: Floats = now - np.where(np.isnan(began), self._began, began)
         return elapsed_s
 

@@ -3,9 +3,10 @@
     python -m benchmarks.loans_cosim [--reclaim-s 60] [--tiny]
 
 Reads $PENSTOCK_DATA. lyra15d: 15 days, 443 x 8 V100 that train, 520 x 8 T4 that serve; ServeGen's clients behind the
-case's curve (docs/lending_cosimulation.md). A day: ServeGen's rates as they are, with the day before to learn from, and
-one day of Philly's jobs. Loans off, Lyra's threshold rule (its headroom and window such that it attains what ours does
-and lends most), and ours. Prints one JSON line; `ratio` is mean queueing on lyra15d without loans over that with ours.
+case's curve (docs/lending_cosimulation.md); `crowded`: the same jobs on 354 x 8 V100. A day: ServeGen's rates as they
+are, with the day before to learn from, and one day of Philly's jobs. Loans off, Lyra's threshold rule (its headroom and
+window such that it attains what ours does and lends most), and ours. Prints one JSON line; `ratio` is mean queueing
+under lyra on lyra15d without loans over that with ours.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ WINDOWS_S = (10.0, 30.0, 60.0, 300.0)
 HEADROOMS = 64
 """The threshold rule's headroom is searched below this."""
 POLICIES = ("lyra", "penstock")
+CROWDED = 354
+"""Servers that train where the same jobs are too many for them: four fifths, a load of 1.19."""
 PHILLY_DAY, PHILLY_NODES, PHILLY_SERVERS = 14, 60, 60
 SIZED_FOR = 0.001
 """Of a day's work, what all servers of the pool together may miss."""
@@ -97,22 +100,26 @@ def philly_case(jobs: int | None, reclaim_s: float) -> Case:
     return Case(traffic, Pool(servers=PHILLY_SERVERS, reclaim_s=reclaim_s), day[:jobs], PHILLY_NODES, DAY_S)
 
 
-def compare(case: Case, step: int, windows: tuple[float, ...], policies: tuple[str, ...]) -> dict[str, Any]:
-    """Each rule over the same traffic and jobs."""
+def lend_by_each(case: Case, step: int, windows: tuple[float, ...]) -> tuple[dict[str, _Run], dict[str, Any]]:
+    """Each rule over the same traffic, and what the threshold rule's search found."""
     ours = _after(case, lambda: Officer(case.pool, TERMS, step))
-    threshold, best = at_equal_attainment(case, ours.served, windows)
+    threshold, search = at_equal_attainment(case, ours.served, windows)
     rules = {"off": _after(case, Nothing), "threshold": threshold, "ours": ours}
-    found: dict[str, Any] = {"threshold": best, "policies": {}}
     for name, run in rules.items():
         note(f"{name}: attainment {run.served.attainment:.5f}, {run.served.lent_hours:.0f} server-hours lent")
+    return rules, search
+
+
+def train_after_each(case: Case, rules: dict[str, _Run], policies: tuple[str, ...]) -> dict[str, Any]:
+    """The same jobs under each rule's loans."""
+    found: dict[str, Any] = {}
     for policy in policies:
         rows = {name: trained(case, run, policy) for name, run in rules.items()}
+        without = rows["off"]["overall_utilization"]
         for name, row in rows.items():
-            row["utilization_gain_percent"] = round(
-                100 * (row["overall_utilization"] / rows["off"]["overall_utilization"] - 1), 2
-            )
+            row["utilization_gain_percent"] = round(100 * (row["overall_utilization"] / without - 1), 2)
             note(f"{policy}, {name}: {row}")
-        found["policies"][policy] = rows
+        found[policy] = rows
     return found
 
 
@@ -219,18 +226,27 @@ def main() -> None:
         return
     result: dict[str, Any] = {"benchmark": "loans_cosim", "reclaim_s": arguments.reclaim_s}
     if arguments.tiny:
-        case = lyra_case(3600.0, 500, arguments.reclaim_s)
-        lyra15d = compare(case, 4 * STEP, WINDOWS_S[-1:], POLICIES[:1])
+        case, step, windows, policies = (
+            lyra_case(3600.0, 500, arguments.reclaim_s),
+            4 * STEP,
+            WINDOWS_S[-1:],
+            POLICIES[:1],
+        )
     else:
-        lyra15d = compare(lyra_case(15 * DAY_S, None, arguments.reclaim_s), STEP, WINDOWS_S, POLICIES)
-        result["day"] = compare(philly_case(None, arguments.reclaim_s), 1, WINDOWS_S, POLICIES)
-    for rows in lyra15d["policies"].values():
+        case, step, windows, policies = lyra_case(15 * DAY_S, None, arguments.reclaim_s), STEP, WINDOWS_S, POLICIES
+    rules, result["threshold"] = lend_by_each(case, step, windows)
+    result["lyra15d"] = train_after_each(case, rules, policies)
+    for rows in result["lyra15d"].values():
         for row in rows.values():
             row["to_floor"] = round((BASELINE["mean_jct"] - row["mean_jct"]) / (BASELINE["mean_jct"] - FLOOR_S), 3)
-    last = list(lyra15d["policies"].values())[-1]
+    if not arguments.tiny:
+        result["crowded"] = train_after_each(replace(case, own=CROWDED), rules, policies[:1])
+        day = philly_case(None, arguments.reclaim_s)
+        rules, result["day_threshold"] = lend_by_each(day, 1, WINDOWS_S)
+        result["day"] = train_after_each(day, rules, POLICIES)
+    lyra = result["lyra15d"]["lyra"]
     # A wait below a second counts as one.
-    ratio = last["off"]["mean_queue"] / max(last["ours"]["mean_queue"], 1.0)
-    emit(result | {"ratio": round(ratio, 2), "lyra15d": lyra15d})
+    emit(result | {"ratio": round(lyra["off"]["mean_queue"] / max(lyra["ours"]["mean_queue"], 1.0), 2)})
 
 
 if __name__ == "__main__":

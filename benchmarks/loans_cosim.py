@@ -4,7 +4,7 @@
 
 Reads $PENSTOCK_DATA. lyra15d: 15 days, 443 x 8 V100 that train, 520 x 8 T4 that serve; ServeGen's clients behind the
 case's curve (docs/lending_cosimulation.md); `crowded`: the same jobs on 354 x 8 V100. A day: ServeGen's rates as they
-are, with the day before to learn from, and one day of Philly's jobs. Loans off, Lyra's threshold rule (its headroom and
+are, with the day before to learn from, and one day of Philly's jobs on 20 x 8, lent devices as fast or T4s. Loans off, Lyra's threshold rule (its headroom and
 window such that it attains what ours does and lends most), and ours. Prints one JSON line; `ratio` is mean queueing
 under lyra on lyra15d without loans over that with ours.
 """
@@ -60,7 +60,7 @@ HEADROOMS = 64
 POLICIES = ("lyra", "penstock")
 CROWDED = 354
 """Servers that train where the same jobs are too many for them: four fifths, a load of 1.19."""
-PHILLY_DAY, PHILLY_NODES, PHILLY_SERVERS = 14, 60, 60
+PHILLY_DAY, PHILLY_NODES, PHILLY_SERVERS = 14, 20, 60
 SIZED_FOR = 0.001
 """Of a day's work, what all servers of the pool together may miss."""
 
@@ -75,6 +75,8 @@ class Case:
     own: int
     """Nodes that train."""
     start_s: float = 0.0
+    lent_speed: float = T4_SPEED
+    """Of a lent device, against those that train."""
 
 
 def lyra_case(seconds: float, jobs: int | None, reclaim_s: float) -> Case:
@@ -180,7 +182,7 @@ def trained(case: Case, run: _Run, policy: str) -> dict[str, Any]:
     world = World(Fleet(Cluster(tuple(own))))
     if served.lent.any():
         lent = [Node(f"t{n}", DEVICES, DEVICE_MEMORY, kind="t4") for n in range(case.pool.servers)]
-        speeds, names = {"v100": 1.0, "t4": T4_SPEED}, frozenset(node.name for node in lent)
+        speeds, names = {"v100": 1.0, "t4": case.lent_speed}, frozenset(node.name for node in lent)
         world = World(Fleet(Cluster((*own, *lent)), speeds, lendable=names), served.demand)
     outcome = simulate(case.jobs, world, policy_named(policy))
     summary = outcome.summary()
@@ -243,7 +245,8 @@ def main() -> None:
         result["crowded"] = train_after_each(replace(case, own=CROWDED), rules, policies[:1])
         day = philly_case(None, arguments.reclaim_s)
         rules, result["day_threshold"] = lend_by_each(day, 1, WINDOWS_S)
-        result["day"] = train_after_each(day, rules, POLICIES)
+        result["day"] = train_after_each(replace(day, lent_speed=1.0), rules, POLICIES)
+        result["day_t4"] = train_after_each(day, rules, POLICIES)
     lyra = result["lyra15d"]["lyra"]
     # A wait below a second counts as one.
     emit(result | {"ratio": round(lyra["off"]["mean_queue"] / max(lyra["ours"]["mean_queue"], 1.0), 2)})

@@ -146,16 +146,19 @@ def test_what_surprises_cost_is_kept_below_the_risk():
     assert lent(missed=100) < 0.5 * lent(missed=0)
 
 
-def test_yesterday_closes_what_today_would_open():
+def test_a_rise_that_yesterday_had_closes_what_today_would_open():
     officer = LoanOfficer(ladder((10.0, 3.0)), Terms(minimum_s=30))
-    for now in np.arange(0, BIN_S + 5, 1.0).tolist():
-        officer.saw(now, "m", 5.0)
+    for now in np.arange(0, 2 * BIN_S + 5, 1.0).tolist():
+        officer.saw(now, "m", 1.0 if now < BIN_S else 5.0)
         officer.decide(now, 0, explain=False)
-    tomorrow = DAY_S + 100.0
-    officer.saw(tomorrow, "m", 0.5)
-    verdict = officer.decide(tomorrow, 0)
-    assert verdict.depth == 0
-    assert "at this time of day" in verdict.options[0].why
+    depths = {}
+    for before_s in (100.0, 10.0):  # a loan is for 30 s
+        now = DAY_S + BIN_S - before_s
+        officer.saw(now, "m", 1.0)
+        depths[before_s] = officer.decide(now, 0)
+    assert depths[100.0].depth == 1
+    assert depths[10.0].depth == 0
+    assert "at this time of day" in depths[10.0].options[0].why
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.floats(0, 0.9))
@@ -168,10 +171,11 @@ def test_a_level_covers_all_but_the_risk(demand, risk):
 def test_the_day_curve_forgets_older_days():
     curve = DayCurve(risk=0.0)
     for day, demand in enumerate((8.0, 4.0)):
-        for now in np.arange(0, BIN_S + 1, 10.0).tolist():
-            curve.look(day * DAY_S + now, demand)
-    assert curve.ahead(2 * DAY_S, 10) == pytest.approx(6.0)
-    assert curve.ahead(2 * DAY_S + 2 * BIN_S, 10) == 0.0
+        for now in np.arange(0, 2 * BIN_S + 1, 10.0).tolist():
+            curve.look(day * DAY_S + now, 3.0 if now < BIN_S else demand)
+    assert curve.rise(2 * DAY_S, 10) == 1.0
+    assert curve.rise(2 * DAY_S, BIN_S) == pytest.approx(2.0)
+    assert curve.rise(2 * DAY_S + 5 * BIN_S, BIN_S) == 1.0
 
 
 @given(

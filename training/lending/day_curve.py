@@ -33,11 +33,14 @@ class DayCurve:
             self._bin, self._seen = number, []
         self._seen.append(work_per_s)
 
-    def ahead(self, now: float, seconds: float) -> float:
-        """The highest level that is usual from now on, for so long; 0 while there is no such day."""
-        first, last = math.floor(now / BIN_S), math.floor((now + seconds) / BIN_S)
-        last = min(last, first + len(self._usual) - 1)
-        return max(self._usual[number % len(self._usual)] or 0.0 for number in range(first, last + 1))
+    def rise(self, now: float, seconds: float) -> float:
+        """How many times higher than now demand usually gets from now on, for so long; 1 where nobody knows."""
+        usual, first = self._usual, math.floor(now / BIN_S)
+        last = min(math.floor((now + seconds) / BIN_S), first + len(usual) - 1)
+        level = usual[first % len(usual)]
+        if first == last or not level:
+            return 1.0
+        return max(usual[number % len(usual)] or 0.0 for number in range(first, last + 1)) / level
 
 
 def covering(demand: list[float], risk: float) -> float:

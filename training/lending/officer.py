@@ -149,14 +149,14 @@ class LoanOfficer:
     def _checks(self, now: float, loads: Floats, is_lent: Bools, trouble: str, everything: bool) -> tuple[_Check, ...]:
         """In the order in which they are told. What surges are due is worked out only where nothing else closes a
         rung, or `everything` is asked for."""
-        terms, surges, held = self.terms, self._surges, self._held
+        terms, surges = self.terms, self._surges
         elapsed_s = self._elapsed_s(now)
         more = ~is_lent
-        usual = self._curve.ahead(now, terms.minimum_s)
+        soon = loads * self._curve.rise(now, terms.minimum_s)
         surging = surges.is_on
-        much, unusual = more & (loads > terms.low), more & (usual > held)
+        much, rising = more & (loads > terms.low), more & (soon > 1)
         restless = more & ((elapsed_s < terms.calm_s) | (now - self._changed < terms.calm_s))
-        self._learn(self._stale if everything else self._stale & ~(surging | much | unusual | restless), now)
+        self._learn(self._stale if everything else self._stale & ~(surging | much | rising | restless), now)
         safe_for_s = self._outlooks.safe_for_s(elapsed_s + self.horizon_s * is_lent)
         due = safe_for_s <= 0
         return (
@@ -167,7 +167,7 @@ class LoanOfficer:
             _Check(
                 much, lambda n: f"demand is {loads[n]:.2f} of what would be left; below {terms.low:g} it can be lent"
             ),
-            _Check(unusual, lambda n: f"at this time of day demand is usually {usual / held[n]:.2f} of it"),
+            _Check(rising, lambda n: f"at this time of day demand rises: soon to {soon[n]:.2f} of what would be left"),
             _Check(restless, lambda n: "it has not been calm for long"),
             _Check(
                 more & (safe_for_s < terms.minimum_s),

@@ -28,6 +28,7 @@ RATIOS = {
     "moe": "ratio",
     "training_cases": "worst_ratio",
     "training_lyra": "to_floor",
+    "loans_cosim": "ratio",
     "training_pai": "sjf",
     "training_penstock": "classes",
     "scheduler": "slowest_s",

@@ -99,7 +99,7 @@ class Lender:
             "loans": [vars(loan) for loan in self.loans.values()],
             "now": _verdict(self.verdict),
             "comes_back_within_s": None if officer is None else round(officer.horizon_s, 3),
-            "missed_by_a_surprise": None if officer is None else round(officer.missed, 2),
+            "missed_by_a_surprise": None if officer is None else round(officer.missed or 0.0, 2),
             "lent_device_s": round(self.lent_s, 1),
             "decisions": list(self.decisions),
         }

@@ -7,21 +7,26 @@ controller and the co-simulation call it the same way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from placement.capacity import Rung
+from training.arrays import Bools, Floats
 from training.lending.day_curve import DayCurve
 from training.lending.recent_demand import RecentDemand
-from training.lending.surges import Outlook, Surges, look_ahead
+from training.lending.surges import DUE, Outlooks, Surges, look_ahead
 
 FIRST_HORIZON_S = 1.0
 """What coming back is thought to take before it was ever tried."""
 REMEMBERED = 64
 LEARNED = 0.3
 """What the last surprise counts."""
+CHEAP = 0.25
+"""Of what loans may cost: surges that cost less are not waited for."""
+SAME = 0.02
+"""A share that has moved by less is the same: what follows from it is not worked out again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +68,14 @@ class Verdict:
     """A surge has begun while devices are lent."""
 
 
+@dataclass(frozen=True)
+class _Check:
+    """What closes rungs, [rungs], and how that is said of one."""
+
+    closes: Bools
+    why: Callable[[int], str]
+
+
 @dataclass
 class LoanOfficer:
     """`rungs`: that of the whole plan first."""
@@ -71,14 +84,23 @@ class LoanOfficer:
     terms: Terms = field(default_factory=Terms)
     horizon_s: float = FIRST_HORIZON_S
     """What coming back takes, at worst."""
-    missed: float = 0.0
-    """Requests that a surge which found devices lent has made late, lately."""
+    missed: float | None = None
+    """Requests that a surge which found devices lent has made late, lately; None while that has never happened."""
 
     def __post_init__(self) -> None:
+        count = len(self.rungs)
         self._demand = RecentDemand(self.terms.window_s)
-        self._curve = DayCurve()
-        self._surges = [Surges(self.terms.calm_s) for _ in self.rungs]
-        self._outlooks = [Outlook() for _ in self.rungs]
+        self._curve = DayCurve(self.terms.risk)
+        self._surges = Surges(count, self.terms.calm_s)
+        self._outlooks = Outlooks(count)
+        self._learned_from = [(0, 0.0, DUE, 1.0)] * count
+        """Surges, and the other arguments of look_ahead, that each outlook follows from."""
+        self._stale = np.zeros(count, np.bool_)
+        self._numbers = np.arange(count)
+        self._held = np.array([rung.work_per_s for rung in self.rungs])
+        self._alone = {name: np.array([rung.models[name] for rung in self.rungs]) for name in self.rungs[0].models}
+        self._seen = np.zeros(count, np.int64)
+        """Surges that began, by rung."""
         self._took: deque[float] = deque(maxlen=REMEMBERED)
         self._requests = 0
         self._began: float | None = None
@@ -95,63 +117,122 @@ class LoanOfficer:
         self._took.append(took_s)
         self.horizon_s = float(np.quantile(self._took, 0.99))
         if missed is not None:
-            self.missed += LEARNED * (missed - self.missed)
-        self._learn()
+            self.missed = missed if self.missed is None else self.missed + LEARNED * (missed - self.missed)
+        self._stale[:] = True
 
-    def decide(self, now: float, depth: int, trouble: str = "") -> Verdict:
-        """From the rung it is on: `trouble` says that requests suffer already."""
+    def decide(self, now: float, depth: int, trouble: str = "", explain: bool = True) -> Verdict:
+        """From the rung it is on: `trouble` says that requests suffer already. The verdict lists how every rung was
+        weighed where it is to `explain`."""
         self._began = now if self._began is None else self._began
         demand = self._demand.work_per_s(now)
         self._curve.look(now, sum(demand.values()))
-        options = tuple(
-            self._weigh(number, now, demand, depth, trouble if number <= depth else "")
-            for number in range(1, len(self.rungs))
-        )
-        deepest = next((number for number, option in enumerate(options) if not option.is_open), len(options))
+        loads = self._loads(demand)
+        is_lent = self._numbers <= depth
+        begun = self._surges.look(now, (loads > 1) | (is_lent if trouble else False))
+        if len(begun):
+            self._seen[begun] += 1
+            self._stale[:] = True
+        checks = self._checks(now, loads, is_lent, trouble, explain)
+        closed = np.logical_or.reduce([check.closes for check in checks])[1:]
+        deepest = int(closed.argmax()) if closed.any() else len(closed)
+        options = self._options(now, loads, checks, is_lent) if explain else ()
         if deepest == depth:
             return Verdict(depth, "as it is", options)
         self._changed = now
-        if deepest > depth:
-            return Verdict(deepest, options[deepest - 1].why, options)
-        return Verdict(deepest, options[deepest].why, options, self._surges[deepest + 1].is_on)
+        number = deepest + 1 if deepest < depth else deepest
+        is_surprise = deepest < depth and bool(self._surges.is_on[number])
+        return Verdict(deepest, _why(number, loads, checks, is_lent), options, is_surprise)
 
-    def _weigh(self, number: int, now: float, demand: Mapping[str, float], depth: int, trouble: str) -> Option:
-        rung, surges, terms = self.rungs[number], self._surges[number], self.terms
-        load = rung.load(demand)
-        if surges.look(now, load > 1 or bool(trouble)):
-            self._learn()
-        outlook = self._outlooks[number]
+    def _loads(self, demand: Mapping[str, float]) -> Floats:
+        """Rung.load of every rung, [rungs]"""
+        loads = _over(sum(demand.values()), self._held)
+        for name, work in demand.items() if self._alone else ():
+            loads = np.maximum(loads, _over(work, self._alone[name]))
+        return loads
+
+    def _checks(self, now: float, loads: Floats, is_lent: Bools, trouble: str, everything: bool) -> tuple[_Check, ...]:
+        """In the order in which they are told. What surges are due is worked out only where nothing else closes a
+        rung, or `everything` is asked for."""
+        terms, surges = self.terms, self._surges
+        elapsed_s = self._elapsed_s(now)
+        more = ~is_lent
+        soon = loads * self._curve.rise(now, terms.minimum_s)
+        surging = surges.is_on
+        much, rising = more & (loads > terms.low), more & (soon > 1)
+        restless = more & ((elapsed_s < terms.calm_s) | (now - self._changed < terms.calm_s))
+        self._learn(self._stale if everything else self._stale & ~(surging | much | rising | restless), now)
+        safe_for_s = self._outlooks.safe_for_s(elapsed_s + self.horizon_s * is_lent)
+        due = safe_for_s <= 0
+        return (
+            _Check(
+                surging, lambda n: trouble or f"demand is {loads[n]:.2f} of what is left, or was {terms.calm_s:g} s ago"
+            ),
+            _Check(due, lambda n: "a surge is due, or surprises cost more than loans may"),
+            _Check(
+                much, lambda n: f"demand is {loads[n]:.2f} of what would be left; below {terms.low:g} it can be lent"
+            ),
+            _Check(rising, lambda n: f"at this time of day demand rises: soon to {soon[n]:.2f} of what would be left"),
+            _Check(restless, lambda n: "it has not been calm for long"),
+            _Check(
+                more & (safe_for_s < terms.minimum_s),
+                lambda n: f"the next surge is due in {safe_for_s[n]:.0f} s; a loan is for {terms.minimum_s:g} s",
+            ),
+        )
+
+    def _options(self, now: float, loads: Floats, checks: Sequence[_Check], is_lent: Bools) -> tuple[Option, ...]:
+        safe_for_s = self._outlooks.safe_for_s(self._elapsed_s(now))
+        return tuple(
+            Option(
+                self.rungs[number].drained,
+                float(loads[number]),
+                float(safe_for_s[number]),
+                not any(check.closes[number] for check in checks),
+                _why(number, loads, checks, is_lent),
+            )
+            for number in range(1, len(self.rungs))
+        )
+
+    def _elapsed_s(self, now: float) -> Floats:
+        """Since the last surge of each rung began, or the first decision, [rungs]"""
+        began = self._surges.began
         assert self._began is not None
-        elapsed_s = now - (self._began if surges.began is None else surges.began)
-        safe_for_s = outlook.safe_for_s(elapsed_s)
-        is_lent = number <= depth
+        elapsed_s: Floats = now - np.where(np.isnan(began), self._began, began)
+        return elapsed_s
 
-        def option(is_open: bool, why: str) -> Option:
-            return Option(rung.drained, load, safe_for_s, is_open, why)
-
-        if surges.is_on:
-            return option(False, trouble or f"demand is {load:.2f} of what is left, or was {terms.calm_s:g} s ago")
-        if not outlook.is_safe(elapsed_s + (self.horizon_s if is_lent else 0.0)):
-            return option(False, "a surge is due, or surprises cost more than loans may")
-        if is_lent:
-            return option(True, "demand is covered")
-        if load > terms.low:
-            return option(False, f"demand is {load:.2f} of what would be left; below {terms.low:g} it can be lent")
-        usual = self._curve.ahead(now, terms.minimum_s)
-        if usual > rung.work_per_s:
-            return option(False, f"at this time of day demand is usually {usual / rung.work_per_s:.2f} of it")
-        if elapsed_s < terms.calm_s or now - self._changed < terms.calm_s:
-            return option(False, "it has not been calm for long")
-        if safe_for_s < terms.minimum_s:
-            return option(False, f"the next surge is due in {safe_for_s:.0f} s; a loan is for {terms.minimum_s:g} s")
-        return option(True, f"demand is {load:.2f} of what is left, and no surge is due")
-
-    def _learn(self) -> None:
+    def _learn(self, which: Bools, now: float) -> None:
         """What may be lent when, by what has been seen."""
-        for number, surges in enumerate(self._surges):
-            seen_s = sum(surges.intervals)
-            share = 1.0
-            if self.missed > 0 and seen_s > 0 and self._began is not None:
-                a_surge = self.terms.risk * self._requests / max(len(surges.intervals), 1)
-                share = min(a_surge / self.missed, 1.0)
-            self._outlooks[number] = look_ahead(surges.intervals, self.horizon_s, share)
+        assert self._began is not None
+        for number in np.flatnonzero(which).tolist():
+            intervals = self._surges.intervals[number]
+            count, costs = int(self._seen[number]), CHEAP
+            if self.missed is not None and intervals and now > self._began:
+                requests_per_s = self._requests / (now - self._began)
+                a_surge = self.terms.risk * requests_per_s * sum(intervals) / len(intervals)
+                costs = self.missed / max(a_surge, 1e-9)
+            due, may_cost = DUE if costs >= CHEAP else np.inf, 1 / max(costs, 1.0)
+            before, follows_from = self._learned_from[number], (count, self.horizon_s, due, may_cost)
+            if before[:3] != follows_from[:3] or abs(may_cost - before[3]) > SAME * before[3]:
+                self._learned_from[number] = follows_from
+                self._outlooks.put(number, look_ahead(intervals, self.horizon_s, may_cost, due))
+        self._stale &= ~which
+
+
+def _over(work: float, held: Floats) -> Floats:
+    """What is asked for over what is held: above 1 it is too much, [rungs]"""
+    if work <= 0:
+        return np.zeros(len(held))
+    with np.errstate(divide="ignore"):
+        loads: Floats = work / held
+    return loads
+
+
+def _why(number: int, loads: Floats, checks: Sequence[_Check], is_lent: Bools) -> str:
+    """Why a rung is open or not."""
+    closing = next((check for check in checks if check.closes[number]), None)
+    if closing is not None:
+        return closing.why(number)
+    return (
+        "demand is covered"
+        if is_lent[number]
+        else f"demand is {loads[number]:.2f} of what is left, and no surge is due"
+    )

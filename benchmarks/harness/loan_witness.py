@@ -1,5 +1,5 @@
-"""Watches a server that lends devices from outside, by its status, its journal, its jobs' files and /proc, and says what
-is not as it must be, however often anything of it is killed.
+"""Watches a server that lends devices from outside, by its status, its journal, its jobs' files and /proc, and says
+what is not as it must be, however often anything of it is killed.
 """
 
 from __future__ import annotations
@@ -129,11 +129,8 @@ class Witness:
 
     def processes(self, job: str, kind: Kind) -> list[Process]:
         wanted = {"keeper": "keeper.py", "coordinator": "training.elastic", "worker": "training.elastic.worker_process"}
-        found = []
-        for process in with_variable(FOLDER, str(self.folder / job)):
-            if any(word.rpartition("/")[2] == wanted[kind] for word in _command(process.pid)):
-                found.append(process)
-        return found
+        all_of_it = with_variable(FOLDER, str(self.folder / job))
+        return [one for one in all_of_it if wanted[kind] in (word.rpartition("/")[2] for word in _command(one.pid))]
 
     def newest_checkpoint(self, job: str) -> int:
         """Its step; -1: there is none."""
@@ -256,10 +253,11 @@ class Witness:
         server = self._server.process.pid
         jobs = {one.pid for job in self.jobs for one in with_variable(FOLDER, str(self.folder / job))}
         known = {server, os.getpid(), *jobs}
-        strange = []
-        for process in with_variable("TMPDIR", str(self.marks)):
-            if process.pid not in known and not _descends(process.pid, server) and is_alive(process.pid):
-                strange.append(" ".join(_command(process.pid)))
+        strange = [
+            " ".join(_command(process.pid))
+            for process in with_variable("TMPDIR", str(self.marks))
+            if process.pid not in known and not _descends(process.pid, server) and is_alive(process.pid)
+        ]
         return f"processes of nobody: {strange}" if strange else ""
 
     def _at_home(self, group: str) -> Iterator[tuple[float, float]]:
@@ -267,11 +265,11 @@ class Witness:
         for epoch, events in self._events.items():
             since: float | None = None
             for event in sorted(events.values(), key=lambda one: one["at"]):
-                if event.get("group") == group and event["what"] == "serving" and since is None:
+                if group not in (event.get("group"), event.get("loan")):
+                    continue
+                if event["what"] in ("serving", "returned") and since is None:
                     since = event["at"]
-                elif event.get("loan") == group and event["what"] == "returned":
-                    since = event["at"]
-                elif event.get("loan") == group and event["what"] == "lent" and since is not None:
+                elif event["what"] == "lent" and since is not None:
                     yield since, event["at"]
                     since = None
             if since is not None:

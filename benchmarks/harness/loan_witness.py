@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks.harness.server import Server, is_alive
 from placement.cli.admin import ask_admin
@@ -31,13 +31,12 @@ ASK_S = 2.0
 _AGAIN_S = 0.05
 """A process that has just been forked looks like the one that forked it: who is seen twice is there."""
 
-Kind = Literal["keeper", "coordinator", "worker"]
-
 
 @dataclass(frozen=True)
 class Step:
     job: str
     number: int
+    workers: int
     at: float
 
 
@@ -127,7 +126,8 @@ class Witness:
                 answers[job] = ask(self.folder / job, str(record.run), wait_s=ASK_S)
         return Snapshot(status, {loan["group"]: loan["state"] for loan in told}, records, answers)
 
-    def processes(self, job: str, kind: Kind) -> list[Process]:
+    def processes(self, job: str, kind: str) -> list[Process]:
+        """`kind`: keeper, coordinator or worker."""
         wanted = {"keeper": "keeper.py", "coordinator": "training.elastic", "worker": "training.elastic.worker_process"}
         all_of_it = with_variable(FOLDER, str(self.folder / job))
         return [one for one in all_of_it if wanted[kind] in (word.rpartition("/")[2] for word in _command(one.pid))]
@@ -142,7 +142,7 @@ class Witness:
             with suppress(FileNotFoundError):
                 for line in (self.folder / job / HISTORY).read_bytes().splitlines(keepends=True):
                     if line.endswith(b"\n") and (told := json.loads(line))["what"] == "step":
-                        yield Step(job, told["step"], told["at"])
+                        yield Step(job, told["step"], told["workers"], told["at"])
 
     # What is wrong
 
@@ -176,15 +176,20 @@ class Witness:
         early = {step.job: step.number for step in self.steps() if step.at > since and step.number < newest[step.job]}
         return [f"{job} was at step {step} with a checkpoint of {newest[job]}" for job, step in early.items()]
 
-    def computed_for_two(self, group: str) -> list[str]:
-        """Steps that jobs made while the group had the devices that it lends."""
+    def loans(self, group: str) -> int:
+        """How often its devices were lent."""
+        events = (event for journal in self._events.values() for event in journal.values())
+        return sum(event.get("loan") == group and event["what"] == "lent" for event in events)
+
+    def computed_for_two(self, group: str, spare: int) -> list[str]:
+        """Steps that jobs made, on more devices than are nobody's, while the group had those that it lends."""
         steps = sorted(self.steps(), key=lambda step: step.at)
         found = []
         for begin, end in self._at_home(group):
             found += [
                 f"{step.job} made step {step.number} {step.at - begin:.3f} s after {group} had its device back"
                 for step in steps
-                if begin < step.at < end
+                if begin < step.at < end and step.workers > spare
             ]
         return found
 
@@ -202,6 +207,10 @@ class Witness:
             reason = self._not_at_home(seen, group) if group["name"] not in seen.loans else self._not_lent(seen, group)
             if reason:
                 return f"{group['name']}: {reason}"
+        served = {device for group in seen.status["groups"] for device in group["devices"]}
+        for device in seen.status["devices"].keys() - served:
+            if reason := self._not_trained_on(seen, device):
+                return reason
         for job, answer in seen.answers.items():
             record = seen.records[job]
             if record.state not in HOLDING and answer.workers:
@@ -228,17 +237,17 @@ class Witness:
     def _not_lent(self, seen: Snapshot, group: dict[str, Any]) -> str:
         if seen.loans[group["name"]] != "lent":
             return seen.loans[group["name"]]
-        for device in group["devices"]:
-            kind, _, job = seen.status["devices"][device].partition(" ")
-            if kind != "job":
-                return f"{device} is lent to nobody"
-            record = seen.records[job]
-            if record.state != "running" or device not in record.devices:
-                return f"{device} is of {job}, which is {record.state} on {record.devices}"
-            pid = seen.answers[job].workers.get(device) if job in seen.answers else None
-            if pid is None or not is_alive(pid):
-                return f"{job} has no worker on {device}"
-        return ""
+        return next((reason for device in group["devices"] if (reason := self._not_trained_on(seen, device))), "")
+
+    def _not_trained_on(self, seen: Snapshot, device: str) -> str:
+        kind, _, job = seen.status["devices"][device].partition(" ")
+        if kind != "job":
+            return f"{device} is lent to nobody"
+        record = seen.records[job]
+        if record.state != "running" or device not in record.devices:
+            return f"{device} is of {job}, which is {record.state} on {record.devices}"
+        pid = seen.answers[job].workers.get(device) if job in seen.answers else None
+        return "" if pid is not None and is_alive(pid) else f"{job} has no worker on {device}"
 
     def _runs_twice(self, job: str) -> list[int]:
         found = {one.pid for one in self.processes(job, "coordinator")}

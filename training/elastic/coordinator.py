@@ -63,7 +63,7 @@ class Coordinator:
         self._scratch = Scratch()
         self._meetings = self._scratch.path
         self._history = History(folder)
-        self._wanted: dict[str, str] = {}
+        self._wanted = dict(task.devices)
         self._members: list[Member] = []
         self._generation = self._size = 0
         self._paused = -1
@@ -109,7 +109,7 @@ class Coordinator:
         """Until the job is done or has been stopped; an InputError or JobFailed says why it cannot go on."""
         listener = await listen(self.address, Reports, lambda link: None, self._take, self._lose, settings=LINK)
         try:
-            self._want(self._task.devices)
+            self._want(self._wanted)  # where it was to begin, unless somebody has come to the door before
             await self._end
         finally:
             for member in self._members:

@@ -1,5 +1,6 @@
 """Workers without a device wait in memory, and go on when one is there: as if nothing had happened."""
 
+import asyncio
 import os
 import signal
 import time
@@ -7,9 +8,9 @@ import time
 import pytest
 
 from placement.units import Seconds
-from tests.training.elastic.worlds import Job, check_same, cpu_s, spec_of
-from training.elastic.coordinator import LEAVE_S
-from training.elastic.task import FINISHED
+from tests.training.elastic.worlds import Job, check_same, cpu_s, places, spec_of
+from training.elastic.coordinator import LEAVE_S, Coordinator
+from training.elastic.task import FINISHED, Task
 
 
 def wait_for_checkpoint(job):
@@ -127,3 +128,22 @@ def test_a_parked_worker_that_dies_is_missed_by_nobody(world, tmp_path):
         assert job.ask().parked == ()
         assert job.terminate() == 0
         check_same(job, spec, tmp_path)
+
+
+class NoLauncher:
+    async def start(self, spec):
+        raise AssertionError(f"{spec.name} is started on {spec.device}")
+
+
+def test_devices_that_are_taken_away_before_it_has_begun_are_left_alone(world, tmp_path):
+    async def go():
+        task = Task(lm={}, run="r1", devices=places((0,)))
+        coordinator = Coordinator(task, spec_of(world), tmp_path, tmp_path / "tokens", NoLauncher())
+        await coordinator.resize({})
+        running = asyncio.create_task(coordinator.run())
+        await asyncio.sleep(0.05)
+        assert (coordinator.workers, coordinator.parked) == ({}, ())
+        coordinator.stop()
+        await running
+
+    asyncio.run(go())

@@ -51,6 +51,8 @@ from training.queue.record import Process
 MODELS = ("chat", "chat-2")
 SERVING = 2
 """Devices of groups."""
+PACE = 2.0
+"""Of workers that share two cores with a third device."""
 LENT = "g1"
 SIZES: dict[str, Any] = {"hidden": 64, "layers": 2, "heads": 8, "ffn": 128, "vocabulary": 512}
 CACHE_BYTES = 4 << 20
@@ -311,7 +313,8 @@ def _make_world(folder: Path, devices: int) -> tuple[World, Path]:
     np.save(folder / "tokens.npy", np.random.default_rng(0).zipf(1.3, 100_000) % SIZES["vocabulary"])
     training = {"store": f"sqlite:///{folder}/queue.db", "data": [str(folder)], "loans": {"minimum": "1s"}}
     profiles = {name: Profile((shape,)) for name in MODELS}
-    world = make_world(folder, models, devices, profiles=profiles, training=training)
+    workers = {"kind": "paced", "pace": PACE} if devices > SERVING else {"kind": "real"}
+    world = make_world(folder, models, devices, profiles=profiles, training=training, workers=workers)
     work_s = max(one.work_s for one in usual_requests(world.problem()).values())
     groups = [Group((f"local/{n}",), 1, 1, MODELS, dict.fromkeys(MODELS, CACHE_BYTES)) for n in range(SERVING)]
     few = 12 * work_s  # a second

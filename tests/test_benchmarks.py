@@ -41,6 +41,7 @@ RATIOS = {
     "moe_training": "ratio",
     "moe_serving": "ratio",
     "chaos": "ratio",
+    "chaos_loans": "ratio",
     "overload": "ratio",
     "two_models": "ratio",
     "fidelity": "ratio",

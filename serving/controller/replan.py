@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from serving.config import ReplanConfig
 from serving.controller.controller import Controller
 from serving.controller.expert_files import with_experts_of
 from serving.controller.steady import steadily
+from serving.worker.scratch import Scratch
 
 WELL_SERVED = 0.999
 """Attainment at which no search is worth its while, if every model has its target."""
@@ -80,8 +80,7 @@ class Replanner:
         problem = self._problem_seen()
         if problem is None:
             return
-        with tempfile.TemporaryDirectory(prefix="penstock-replan-") as name:
-            folder = Path(name)
+        with Scratch() as folder:
             _write(folder, problem, plan)
             now = await _judge(folder, problem, "plan.json", settings.budget)
             if now.shortfall == 0 and now.attainment >= WELL_SERVED:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +26,7 @@ from serving.profiler.messages import (
 from serving.worker.launcher import Handle, Launcher, WorkerSpec
 from serving.worker.link import Link
 from serving.worker.listener import listen
+from serving.worker.scratch import Scratch
 
 T = TypeVar("T")
 START_S = 120.0
@@ -130,7 +130,7 @@ async def start_crew(devices: list[str], launcher: Launcher) -> AsyncIterator[Cr
             by_link[link].take(report)
 
     handles: list[Handle] = []
-    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+    with Scratch() as folder:
         control = f"unix:{folder}/control"
         listener = await listen(control, MeasureReport, lambda _: None, take, lambda *_: None, settings=PATIENT)
         watchers: list[asyncio.Task[None]] = []
@@ -146,7 +146,7 @@ async def start_crew(devices: list[str], launcher: Launcher) -> AsyncIterator[Cr
                 handles.append(await launcher.start(spec))
                 watchers.append(asyncio.create_task(_watch(handles[-1], members[number])))
             await _until_ready(members)
-            yield Crew(Path(folder), members)
+            yield Crew(folder, members)
         finally:
             for watcher in watchers:
                 watcher.cancel()

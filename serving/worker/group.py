@@ -7,11 +7,8 @@ the reason, and no process is left behind.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,6 +45,7 @@ from serving.worker.messages import (
     Unload,
 )
 from serving.worker.places import Tcp, make_places
+from serving.worker.scratch import Scratch
 from serving.worker.settings import LinkSettings
 
 LOST = "lost"
@@ -91,7 +89,7 @@ class RequestFailed(RuntimeError):  # noqa: N818
 class Group:
     """Made by `start_group`."""
 
-    def __init__(self, spec: GroupSpec, directory: Path) -> None:
+    def __init__(self, spec: GroupSpec, scratch: Scratch) -> None:
         self.spec = spec
         self.handles: list[Handle] = []
         self.states: dict[str, ModelState] = {}
@@ -104,8 +102,8 @@ class Group:
         self.gate = asyncio.Event()
         """Requests wait here while it is closed: the models are about to wake up."""
         self.gate.set()
-        self._directory = directory
-        self._places = make_places(directory, spec.tcp, spec.backend)
+        self._scratch = scratch
+        self._places = make_places(scratch.path, spec.tcp, spec.backend)
         self._link: Link[Order, Report] | None = None
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._orders: dict[int, asyncio.Future[Done]] = {}
@@ -208,7 +206,7 @@ class Group:
         for watcher in self._watchers:
             watcher.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._scratch.remove()
 
     async def start(self, launcher: Launcher, wait_s: float) -> None:
         """Start the processes and wait until all have met."""
@@ -348,6 +346,6 @@ def _failure(refused: Refused) -> Exception:
 
 async def start_group(spec: GroupSpec, launcher: Launcher, wait_s: float = 60.0) -> Group:
     """Start a group's processes; returns when all have met. GroupLost says why they did not."""
-    group = Group(spec, Path(tempfile.mkdtemp(prefix="penstock-")))
+    group = Group(spec, Scratch())
     await group.start(launcher, wait_s)
     return group

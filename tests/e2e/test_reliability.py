@@ -1,4 +1,4 @@
-"""The long counts: kills under load, and overload, held to their goals."""
+"""The long counts: kills under load and around loans, and overload, held to their goals."""
 
 import pytest
 
@@ -32,3 +32,14 @@ def test_fifty_recalls_take_less_than_a_second():
     found = run_benchmark("loans", "--parts", "cycles")
     assert found["cycles"]["cycles"] >= 50
     assert found["cycles"]["served_s"]["p99"] < found["limit_s"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("options", [(), ("--spare",)])
+def test_fifty_kills_while_devices_are_lent_and_called_back(options):
+    found = run_benchmark("chaos_loans", *options, timeout_s=3600)
+    assert found["wrong"] == []
+    assert sum(found["kills"].values()) == 50
+    assert found["ratio"] == 1.0
+    assert found["loans"] > 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from placement.files import read_document
 from serving.worker.event_loop import run as run_loop
 from serving.worker.local_launcher import LocalLauncher
 from training.elastic.coordinator import Coordinator, JobFailed
-from training.elastic.door import Place, open_door
+from training.elastic.door import open_door
 from training.elastic.spec import LmSpec, check_readable, read_spec
 from training.elastic.task import DOOR, FINISHED, TASK, Task
 from training.elastic.tokens import prepare_tokens
@@ -33,7 +32,7 @@ def main(folder: Path) -> int:
             return 0
         spec = read_spec(task.lm)
         model, data = (check_readable(path, task.roots) for path in (spec.model, spec.data))
-        _sweep(folder)
+        (folder / DOOR).unlink(missing_ok=True)  # of an earlier run that was killed
         run_loop(_run(task, spec, folder, prepare_tokens(data, model, folder)))
     except InputError as error:
         _log.error("%s", error)
@@ -50,13 +49,6 @@ async def _run(task: Task, spec: LmSpec, folder: Path, tokens: Path) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, coordinator.stop)
     async with await open_door(coordinator, folder, task.run):
         await coordinator.run()
-
-
-def _sweep(folder: Path) -> None:
-    """What an earlier run that was killed has left."""
-    if (folder / DOOR).exists():
-        shutil.rmtree(Path(read_document(folder / DOOR, Place).path).parent, ignore_errors=True)
-        (folder / DOOR).unlink()
 
 
 if __name__ == "__main__":

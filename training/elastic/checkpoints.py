@@ -51,6 +51,18 @@ class Checkpoints:
         """The newest that is whole; those that are not are passed over, and said so."""
         return next(self._whole(), None)
 
+    def torn(self) -> list[str]:
+        """The names of those that are not whole."""
+        torn = []
+        for path in self._paths():
+            try:
+                _read(path)
+            except FileNotFoundError:  # a later one has taken its place
+                continue
+            except (InputError, OSError):
+                torn.append(path.name)
+        return torn
+
     def sweep(self) -> None:
         """Remove what a killed worker left half-written; nobody may be writing."""
         for path in self.folder.glob(f"{_UNNAMED}*"):
@@ -58,13 +70,8 @@ class Checkpoints:
 
     def _whole(self) -> Iterator[State]:
         for path in self._paths():
-            found = _NAME.fullmatch(path.name)
-            assert found is not None
             try:
-                data = path.read_bytes()
-                if _checksum(data) != found[2]:
-                    raise InputError("its checksum is wrong")
-                yield unpack(data)
+                yield _read(path)
             except (InputError, OSError) as error:
                 _log.warning("%s is passed over: %s", path.name, error)
 
@@ -74,6 +81,15 @@ class Checkpoints:
             return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
         except FileNotFoundError:
             return []
+
+
+def _read(path: Path) -> State:
+    found = _NAME.fullmatch(path.name)
+    assert found is not None
+    data = path.read_bytes()
+    if _checksum(data) != found[2]:
+        raise InputError("its checksum is wrong")
+    return unpack(data)
 
 
 def _checksum(data: bytes) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from placement.files import write_json
 from serving.worker.launcher import Exit, Launcher, WorkerSpec
 from serving.worker.link import Link
 from serving.worker.listener import listen
+from serving.worker.scratch import Scratch
 from training.elastic.history import History
 from training.elastic.member import Member
 from training.elastic.messages import (
@@ -60,9 +60,10 @@ class JobFailed(RuntimeError):  # noqa: N818  (it says what happened)
 class Coordinator:
     def __init__(self, task: Task, spec: LmSpec, folder: Path, tokens: Path, launcher: Launcher) -> None:
         self._task, self._spec, self._folder, self._tokens, self._launcher = task, spec, folder, tokens, launcher
-        self._meetings = Path(tempfile.mkdtemp(prefix="penstock-lm-"))
+        self._scratch = Scratch()
+        self._meetings = self._scratch.path
         self._history = History(folder)
-        self._wanted: dict[str, str] = {}
+        self._wanted = dict(task.devices)
         self._members: list[Member] = []
         self._generation = self._size = 0
         self._paused = -1
@@ -108,7 +109,7 @@ class Coordinator:
         """Until the job is done or has been stopped; an InputError or JobFailed says why it cannot go on."""
         listener = await listen(self.address, Reports, lambda link: None, self._take, self._lose, settings=LINK)
         try:
-            self._want(self._task.devices)
+            self._want(self._wanted)  # where it was to begin, unless somebody has come to the door before
             await self._end
         finally:
             for member in self._members:
@@ -116,7 +117,7 @@ class Coordinator:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             listener.close()
             self._history.close()
-            shutil.rmtree(self._meetings, ignore_errors=True)
+            self._scratch.remove()
 
     def stop(self) -> None:
         """Write a checkpoint and end: in time, or with the last checkpoint there is."""

@@ -30,6 +30,7 @@ def test_the_last_few_are_kept(checkpoints):
     assert [path.name[:15] for path in sorted(checkpoints.folder.iterdir())] == [f"step-{n:010d}" for n in (3, 4, 5)]
     found = checkpoints.latest()
     assert found.step == 5
+    assert checkpoints.torn() == []
     assert torch.equal(found.tensors["model.a"], state(5).tensors["model.a"])
 
 
@@ -39,6 +40,7 @@ def test_a_torn_one_is_passed_over(checkpoints, share, caplog):
     os.truncate(path, int(share * path.stat().st_size))
     assert checkpoints.latest().step == 4
     assert "is passed over" in caplog.text
+    assert checkpoints.torn() == [path.name]
 
 
 def test_a_changed_bit_is_noticed(checkpoints):

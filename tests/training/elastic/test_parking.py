@@ -1,15 +1,17 @@
 """Workers without a device wait in memory, and go on when one is there: as if nothing had happened."""
 
+import asyncio
 import os
 import signal
 import time
 
 import pytest
 
+from placement.errors import InputError
 from placement.units import Seconds
-from tests.training.elastic.worlds import Job, check_same, cpu_s, spec_of
-from training.elastic.coordinator import LEAVE_S
-from training.elastic.task import FINISHED
+from tests.training.elastic.worlds import Job, check_same, cpu_s, places, spec_of
+from training.elastic.coordinator import LEAVE_S, Coordinator
+from training.elastic.task import FINISHED, Task
 
 
 def wait_for_checkpoint(job):
@@ -127,3 +129,26 @@ def test_a_parked_worker_that_dies_is_missed_by_nobody(world, tmp_path):
         assert job.ask().parked == ()
         assert job.terminate() == 0
         check_same(job, spec, tmp_path)
+
+
+class NoLauncher:
+    def __init__(self):
+        self.asked = []
+
+    async def start(self, spec):
+        self.asked.append(spec)
+        raise InputError("it starts nothing")
+
+
+def test_devices_that_are_taken_away_before_it_has_begun_are_left_alone(world, tmp_path):
+    async def go():
+        task, launcher = Task(lm={}, run="r1", devices=places((0,))), NoLauncher()
+        coordinator = Coordinator(task, spec_of(world), tmp_path, tmp_path / "tokens", launcher)
+        await coordinator.resize({})
+        running = asyncio.create_task(coordinator.run())
+        await asyncio.sleep(0.05)
+        assert not launcher.asked
+        coordinator.stop()
+        await running
+
+    asyncio.run(go())

@@ -4,9 +4,9 @@
 
 Reads $PENSTOCK_DATA. lyra15d: 15 days, 443 x 8 V100 that train, 520 x 8 T4 that serve; ServeGen's clients behind the
 case's curve (docs/lending_cosimulation.md); `crowded`: the same jobs on 354 x 8 V100. A day: ServeGen's rates as they
-are, with the day before to learn from, and one day of Philly's jobs on 20 x 8, lent devices as fast or T4s. Loans off, Lyra's threshold rule (its headroom and
-window such that it attains what ours does and lends most), and ours. Prints one JSON line; `ratio` is mean queueing
-under lyra on lyra15d without loans over that with ours.
+are, with the day before to learn from, and one day of Philly's jobs on 20 x 8 (lent devices as fast, or T4s). Loans
+off, Lyra's threshold rule (its headroom and window such that it attains what ours does and lends most), and ours.
+Prints one JSON line; `ratio` is mean queueing under lyra on lyra15d without loans over that with ours.
 """
 
 from __future__ import annotations

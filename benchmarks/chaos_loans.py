@@ -68,7 +68,7 @@ AGAIN, START_S = 0.3, 6.0
 WELL_S = 60.0
 LONG_TOKENS, SHORT_TOKENS = 96, 4
 STEP_S = 0.05
-BURST, BURST_EVERY_S = 24, 8.0
+BURST, BURST_EVERY_S = 24, 20.0
 
 
 @dataclass
@@ -295,6 +295,7 @@ def _report(chaos: Chaos, wrong: list[str]) -> dict[str, Any]:
         },
         "killed_again_while_starting": chaos.killed_again,
         "loans": chaos.witness.loans(LENT),
+        "home_s": round(chaos.witness.home_s(LENT), 1),
         "steps": sum(1 for _ in chaos.witness.steps()),
         "answers": dict(chaos.clients.answers),
         "ratio": round(sum(not kill.wrong for kill in chaos.kills) / len(chaos.kills), 4),

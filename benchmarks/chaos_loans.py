@@ -65,7 +65,8 @@ VICTIMS_S = 0.3
 """Between two looks at who could be killed."""
 AGAIN, START_S = 0.3, 6.0
 """The chance that a server is killed once more within so many seconds from its start."""
-WELL_S = 60.0
+WELL_S = 120.0
+"""A job whose processes were lost again and again waits for up to 60 s of it before it starts."""
 LONG_TOKENS, SHORT_TOKENS = 96, 4
 STEP_S = 0.05
 BURST, BURST_EVERY_S = 24, 20.0

@@ -65,10 +65,11 @@ VICTIMS_S = 0.3
 """Between two looks at who could be killed."""
 AGAIN, START_S = 0.3, 6.0
 """The chance that a server is killed once more within so many seconds from its start."""
-WELL_S = 60.0
+WELL_S = 120.0
+"""A job whose processes were lost again and again waits for up to 60 s of it before it starts."""
 LONG_TOKENS, SHORT_TOKENS = 96, 4
 STEP_S = 0.05
-BURST, BURST_EVERY_S = 24, 8.0
+BURST, BURST_EVERY_S = 24, 20.0
 
 
 @dataclass
@@ -295,6 +296,7 @@ def _report(chaos: Chaos, wrong: list[str]) -> dict[str, Any]:
         },
         "killed_again_while_starting": chaos.killed_again,
         "loans": chaos.witness.loans(LENT),
+        "home_s": round(chaos.witness.home_s(LENT), 1),
         "steps": sum(1 for _ in chaos.witness.steps()),
         "answers": dict(chaos.clients.answers),
         "ratio": round(sum(not kill.wrong for kill in chaos.kills) / len(chaos.kills), 4),

@@ -181,6 +181,10 @@ class Witness:
         events = (event for journal in self._events.values() for event in journal.values())
         return sum(event.get("loan") == group and event["what"] == "lent" for event in events)
 
+    def home_s(self, group: str) -> float:
+        """How long its devices were its own, of the time that was looked at."""
+        return sum(end - begin for begin, end in self._at_home(group))
+
     def computed_for_two(self, group: str, spare: int) -> list[str]:
         """Steps that jobs made, on more devices than are nobody's, while the group had those that it lends."""
         steps = sorted(self.steps(), key=lambda step: step.at)

@@ -36,9 +36,8 @@ def test_fifty_recalls_take_less_than_a_second():
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("options", [(), ("--spare",)])
-def test_fifty_kills_while_devices_are_lent_and_called_back(options):
-    found = run_benchmark("chaos_loans", *options, timeout_s=3600)
+def test_fifty_kills_while_devices_are_lent_and_called_back():
+    found = run_benchmark("chaos_loans", timeout_s=3600)
     assert found["wrong"] == []
     assert sum(found["kills"].values()) == 50
     assert found["ratio"] == 1.0

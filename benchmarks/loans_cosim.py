@@ -54,10 +54,10 @@ TERMS = Terms(window_s=20.0, low=0.93, calm_s=60.0, minimum_s=60.0)
 """Chosen on the first three of the fifteen days."""
 STEP = 4
 """Servers of a rung."""
-WINDOWS_S = (10.0, 30.0, 60.0, 300.0)
+WINDOWS_S: tuple[float, ...] = (10.0, 30.0, 60.0, 300.0)
 HEADROOMS = 64
 """The threshold rule's headroom is searched below this."""
-POLICIES = ("lyra", "penstock")
+POLICIES: tuple[str, ...] = ("lyra", "penstock")
 CROWDED = 354
 """Servers that train where the same jobs are too many for them: four fifths, a load of 1.19."""
 PHILLY_DAY, PHILLY_NODES, PHILLY_SERVERS = 14, 20, 60

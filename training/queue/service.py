@@ -96,8 +96,9 @@ class QueueService:
         try:
             while True:
                 await _to_its_end(self._turn())
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), self.settings.look_s)
+                with suppress(TimeoutError):  # wait_for would lose a cancellation that comes with the wake
+                    async with asyncio.timeout(self.settings.look_s):
+                        await self._woken.wait()
                 self._woken.clear()
         finally:
             for task in beside:

@@ -108,7 +108,7 @@ def test_a_group_stopped_while_it_dies_leaves_nothing(monkeypatch):
             may_end.set()
             await asyncio.gather(*stopping)
             assert runner.state == "stopped"
-            assert not one._directory.exists()
+            assert not one._scratch.path.exists()
 
     run(work())
 

@@ -31,6 +31,7 @@ from benchmarks.harness.service import Service, look_at_service
 from benchmarks.harness.world import World
 from placement.plan import Plan
 from placement.problem import Problem
+from placement.rules import Rule
 
 PACE = 4.0
 FULL_AT = 0.95
@@ -106,48 +107,51 @@ class Trial:
     def _place(self, world: World, placement: str, plan: Plan, loads: list[Load]) -> None:
         """Look how the placement serves, tell a server of it, and try all loads on that."""
         problem, given, traffic = world.problem(), f"--plan={world.write_plan(placement, plan)}", self.setting.traffic
-        with Server(world.write(placement), given) as server:
+        rule = self.setting.rule
+        with Server(world.write(placement, dispatch=rule), given) as server:
             self._look(problem, plan, server)  # the first requests of a server are slow
             service = self._look(problem, plan, server)
         note(f"{self.setting.name}, {placement}: {service}")
         world = world.stretched(service.stretch)
         problem = service.applied(problem)
-        full = full_rate(problem, plan, traffic)
-        with Server(world.write(placement, overhead=service.overhead_s), given) as server:
+        full = full_rate(problem, plan, traffic, rule)
+        with Server(world.write(placement, overhead=service.overhead_s, dispatch=rule), given) as server:
             self._look(problem, plan, server)
             for load in loads:
-                figures = try_load(problem, plan, server.url, load, full, self.seconds, traffic)
+                figures = try_load(problem, plan, rule, server.url, load, full, self.seconds, traffic)
                 kept = {"stretch": round(service.stretch, 4), "overhead_ms": round(1e3 * service.overhead_s, 3)}
                 self.records.add(self._key(placement, load) | figures | kept)
                 note(f"  {load}: {told(figures)}")
 
     def _look(self, problem: Problem, plan: Plan, server: Server) -> Service:
-        return look_at_service(problem, plan, server.url, burst=self.burst, **self.setting.traffic)
+        setting = self.setting
+        return look_at_service(problem, plan, server.url, rule=setting.rule, burst=self.burst, **setting.traffic)
 
 
 def try_load(
-    problem: Problem, plan: Plan, url: str, load: Load, full: float, seconds: float, traffic: dict[str, Any]
+    problem: Problem, plan: Plan, rule: Rule, url: str, load: Load, full: float, seconds: float, traffic: dict[str, Any]
 ) -> Record:
     sent = send(url, rate=f"{load.rate * full}", cv=f"{load.cv}", duration=f"{seconds}s", seed=1, **traffic)
     goals = [model.slo for model in problem.models]
     return {
+        "rule": rule,
         "requests": len(sent.demand),
         "per_s": round(load.rate * full, 2),
         "generates": any(model.generates for model in problem.models),
         "measured": measured(sent).figures(goals),
-        "simulated": simulated(problem, plan, sent.demand).figures(goals),
+        "simulated": simulated(problem, plan, sent.demand, rule).figures(goals),
         "valid": sent.summary.valid,
     }
 
 
-def full_rate(problem: Problem, plan: Plan, traffic: dict[str, Any]) -> float:
+def full_rate(problem: Problem, plan: Plan, traffic: dict[str, Any], rule: Rule) -> float:
     """The rate, by the simulator, at which FULL_AT of Poisson arrivals are in time."""
     goals = [model.slo for model in problem.models]
     low, high = 0.0, 1.0
 
     def holds(rate: float) -> bool:
         demand = demand_of(problem, rate=f"{rate}", cv="1", duration=f"{2000 / rate}s", seed=0, **traffic)
-        return simulated(problem, plan, demand).figures(goals)["attainment"] >= FULL_AT
+        return simulated(problem, plan, demand, rule).figures(goals)["attainment"] >= FULL_AT
 
     while holds(high):
         low, high = high, 2 * high

@@ -32,7 +32,7 @@ from placement.outcome import Outcome
 from placement.plan import Plan, check_plan
 from placement.problem import Model, Problem, Slo
 from placement.profile import Profile, Shape
-from placement.simulator import RULES, Rule
+from placement.rules import RULES, Rule
 from placement.tables import Catalogue
 from placement.workload import Workload
 

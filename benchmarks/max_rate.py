@@ -26,9 +26,9 @@ from placement.plan import Plan
 from placement.planner import Policy, make_plan
 from placement.problem import Model, Problem, Slo
 from placement.profile import Profile
+from placement.rules import Rule
 from placement.search.effort import Effort
 from placement.simulate import simulate
-from placement.simulator import Rule
 from placement.vary import gamma_workload
 from placement.workload import Workload
 

@@ -34,7 +34,7 @@ TWIN = "twin"
 SIZES: dict[str, Any] = {"hidden": 1024, "layers": 12, "heads": 16, "ffn": 2816, "vocabulary": 512}
 TINY: dict[str, Any] = {"hidden": 128, "layers": 4, "heads": 16, "ffn": 256, "vocabulary": 512}
 TOKENS = 32
-REQUESTS, FEW = 64, 4
+REQUESTS, FEW = 160, 4
 ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
 
 

@@ -20,13 +20,13 @@ from benchmarks.cases import Case, PeerPlan, case_names, emit, emit_skipped, not
 from placement.example import example_problem
 from placement.plan import Plan
 from placement.planner import Policy, default_steps, make_plan
+from placement.rules import RULES, Rule
 from placement.search.candidate import Candidate, Space
 from placement.search.draws import make_draws
 from placement.search.effort import Effort
 from placement.search.layouts import uniform_layout, useful_classes
 from placement.search.measure import count_met
 from placement.simulate import DEFAULT_MAX_BATCH, simulate
-from placement.simulator import RULES, Rule
 from placement.tables import Catalogue
 
 MISSES_ENOUGH = 0.003

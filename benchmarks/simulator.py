@@ -23,8 +23,9 @@ from placement.plan import Group, Plan
 from placement.problem import Model, Problem, Slo
 from placement.profile import Profile, ShapeProfile
 from placement.reference import serve
+from placement.rules import Rule
 from placement.simulate import simulate
-from placement.simulator import Rule, count_served
+from placement.simulator import count_served
 from placement.tables import Catalogue
 from placement.units import Bytes
 from placement.workload import Workload

@@ -26,10 +26,10 @@ from placement.errors import InfeasibleError, InputError
 from placement.plan import Plan
 from placement.planner import POLICIES, make_plan
 from placement.problem import Problem
+from placement.rules import RULES, Rule
 from placement.search.clockwork import WINDOW_S, clockwork
 from placement.search.effort import Effort
 from placement.simulate import DEFAULT_MAX_BATCH, simulate
-from placement.simulator import RULES, Rule
 from placement.vary import Setting, unvaried, varied
 from placement.workload import Workload
 

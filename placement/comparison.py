@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from placement.plan import Plan
-from placement.simulator import Rule
+from placement.rules import Rule
 from placement.text import columns
 
 Axis = Literal["rate", "cv", "slo_scale", "devices"]

@@ -21,10 +21,11 @@ from placement.outcome import Outcome
 from placement.plan import Group, Plan, check_plan
 from placement.problem import Problem
 from placement.profile import Shape
+from placement.rules import Rule
 from placement.search.bound import upper_bound
 from placement.search.candidate import Space
 from placement.simulate import simulate
-from placement.simulator import Rule, count_served
+from placement.simulator import count_served
 from placement.tables import Catalogue
 from placement.text import columns, percent, shortened
 from placement.units import Bytes

@@ -11,6 +11,7 @@ import numpy as np
 from placement.errors import InfeasibleError
 from placement.plan import Group, Plan, check_plan
 from placement.problem import Problem
+from placement.rules import Rule
 from placement.search.alpaserve import alpaserve, replication, round_robin
 from placement.search.bound import upper_bound
 from placement.search.candidate import Candidate, Space
@@ -22,7 +23,6 @@ from placement.search.park import park_models
 from placement.search.penstock import search
 from placement.search.scorer import Scorer
 from placement.simulate import DEFAULT_MAX_BATCH, simulate
-from placement.simulator import Rule
 from placement.tables import Catalogue
 from placement.workload import Workload
 

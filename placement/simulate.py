@@ -13,7 +13,8 @@ from placement.generation.serve import simulate_generation
 from placement.outcome import Outcome
 from placement.plan import Plan
 from placement.problem import Problem
-from placement.simulator import Records, Rule, record_served
+from placement.rules import Rule
+from placement.simulator import Records, record_served
 from placement.tables import Catalogue
 from placement.workload import Workload
 

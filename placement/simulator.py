@@ -5,7 +5,7 @@ One-pass models only: plans with generating models go through generation.py. Wha
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from placement.clocks import NOBODY, Clocks, Floats, Ints, Tables, finish_time, later, occupy
 from placement.compiled import compiled, entry_point
 from placement.dispatch import EXPIRED, NO_REPLICA, REFUSED, SERVED, State, launch, new_state, offer, shortest_queue
+from placement.rules import Rule
 from placement.workload import Workload
-
-Rule = Literal["deadline", "shortest-queue"]
-RULES: tuple[Rule, ...] = get_args(Rule)
 
 QUEUE_CAPACITY = 4096
 OVERTAKE_SHARE = 0.005

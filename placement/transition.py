@@ -21,8 +21,9 @@ from placement.errors import InputError
 from placement.outcome import Outcome
 from placement.plan import Group, Plan, check_plan, replica_profile
 from placement.problem import Problem
+from placement.rules import Rule
 from placement.simulate import DEFAULT_MAX_BATCH, collect, new_stage_times, replay
-from placement.simulator import OVERTAKE_SHARE, QUEUE_CAPACITY, Records, Rule, new_records, serve_span
+from placement.simulator import OVERTAKE_SHARE, QUEUE_CAPACITY, Records, new_records, serve_span
 from placement.simulator import serve_shortest_queue as serve_bound
 from placement.tables import Catalogue
 from placement.workload import Workload

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from placement.clocks import NOBODY, Bools, Floats, Ints, copy_clocks, finish_time, later, occupy
+from placement.clocks import NOBODY, Bools, Floats, Ints, copy_clocks, finish_time, later, occupy, start_time
 from placement.compiled import compiled, compiled_apart, entry_point
 from placement.dispatch import (
     EAGER,
+    NO_REPLICA,
+    REFUSED,
+    SERVED,
     _adopt,
     _copy_row,
     build_schedule,
@@ -18,6 +21,7 @@ from placement.dispatch import (
     insert,
     launch,
     offer_due,
+    shortest_queue,
     try_schedules,
 )
 from router.backlog import admit_open, earliest_open, is_open, place_ahead, place_all, remove
@@ -41,6 +45,27 @@ def arrive(
             status, dropped = verdict.status, verdict.dropped
             _look_ahead(floor)
     return status, dropped, i[BEGUN], floor.next_due[0]
+
+
+@entry_point
+def bind(f: Floats, i: Ints, b: Bools, request: int, model: int, now: float, deadline: float) -> tuple[int, int]:
+    """A newcomer under the rule `shortest-queue`: it begins at once on the replica that rule names, or is refused.
+    Returns its status, and how many began."""
+    floor = unpack_floor(f, i, b)
+    tables, clocks, begun = floor.tables, floor.state.clocks, floor.begun
+    i[BEGUN] = 0
+    replica = shortest_queue(tables, clocks, model)
+    if replica == NOBODY:
+        return NO_REPLICA, 0
+    if finish_time(tables, clocks, replica, model, 0, now) > deadline:
+        return REFUSED, 0
+    begun.request[0], begun.replica[0], begun.size[0] = request, replica, 0
+    begun.batch[0] = i[BATCHES]
+    begun.start[0] = start_time(tables, clocks, replica, now)
+    begun.end[0] = occupy(tables, clocks, replica, model, 0, now)
+    i[BATCHES] += 1
+    i[BEGUN] = 1
+    return SERVED, 1
 
 
 @entry_point

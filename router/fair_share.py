@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from router.ticket import Ticket
+
+    MayGo = Callable[[Ticket[Any, Any]], bool]
 
 RECENT_S = 1.0
 """A tenant counts so long after its last request."""
@@ -68,18 +70,18 @@ class FairShare:
         for lower in range(len(self.by_rank) - 1, rank, -1):
             yield from reversed(self.by_rank[lower].values())
 
-    def victims(self, newcomer: Ticket[Any, Any], shares: frozenset[int]) -> list[Ticket[Any, Any]]:
+    def victims(self, newcomer: Ticket[Any, Any], may_go: MayGo) -> list[Ticket[Any, Any]]:
         """Whom to set aside for a newcomer that finds no place, in order: of lower classes, the lowest first; then of
         its own class those of the tenant that holds most, if that is more than its share and the newcomer's tenant
-        stays within its own. Who came last goes first. Only of models that share a group with the newcomer's."""
+        stays within its own. Who came last goes first. Only those who `may_go`: whose going would make room."""
         found: list[Ticket[Any, Any]] = []
         for rank in range(len(self.by_rank) - 1, newcomer.rank, -1):
-            _pick(self.by_rank[rank], shares, rank, found)
+            _pick(self.by_rank[rank], may_go, rank, found)
         mine = self._tenant(newcomer.request.tenant, newcomer.arrived)
         if len(self.tenants) > 1 and not self._exceeds(mine.work_s + newcomer.work_s, newcomer.work_s):
             most = max(self.tenants.values(), key=lambda tenant: tenant.work_s)
             if most is not mine and self._exceeds(most.work_s, newcomer.work_s):
-                _pick(most.waiting, shares, newcomer.rank, found)
+                _pick(most.waiting, may_go, newcomer.rank, found)
         return found
 
     def _exceeds(self, work_s: float, newcomer_s: float) -> bool:
@@ -102,11 +104,9 @@ class FairShare:
                 del self.tenants[name]
 
 
-def _pick(
-    waiting: dict[int, Ticket[Any, Any]], shares: frozenset[int], rank: int, found: list[Ticket[Any, Any]]
-) -> None:
+def _pick(waiting: dict[int, Ticket[Any, Any]], may_go: MayGo, rank: int, found: list[Ticket[Any, Any]]) -> None:
     for looked_at, ticket in enumerate(reversed(waiting.values())):
         if looked_at == MOST_LOOKED_AT or len(found) == MOST_VICTIMS:
             return
-        if ticket.rank == rank and ticket.model in shares and ticket.is_scheduled and ticket not in found:
+        if ticket.rank == rank and may_go(ticket) and ticket not in found:
             found.append(ticket)

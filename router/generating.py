@@ -6,13 +6,12 @@ The mirror knows what was sent, first tokens, tokens and ends; a group's steps i
 from __future__ import annotations
 
 import math
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from placement.clocks import NOBODY
 from placement.dispatch import NO_REPLICA, QUEUE_FULL, REFUSED, SERVED
 from router import engine_door
-from router.fair_share import DISPLACED_SHARE, MOST_DISPLACED, MOST_LOOKED_AT, MOST_VICTIMS
+from router.fair_share import DISPLACED_SHARE, MOST_DISPLACED
 from router.hall import PATIENCE_S, Hall
 from router.live_group import Member
 from router.model_facts import Goals
@@ -44,10 +43,6 @@ class GeneratingDesk(Generic[G]):
     @property
     def _pool(self) -> Pool[G]:
         return self._hall.pool
-
-    @property
-    def open_slots(self) -> int:
-        return len(self._by_slot)
 
     def arrive(self, ticket: Ticket[G, Any], now: float) -> int:
         """The rule's verdict; an admitted ticket stands in its model's line, or runs."""
@@ -91,12 +86,12 @@ class GeneratingDesk(Generic[G]):
         return status
 
     def _displace(self, ticket: Ticket[G, Any], slot: int, now: float) -> int:
-        """Admit it in place of as few as possible of those who wait in lower classes, who came last first."""
+        """Admit it in place of as few as possible of those who wait in lower classes, or for a tenant that holds more
+        than its share."""
         arrays, expected = self._pool.all_arrays, self.last_expected
-        below = islice(self._hall.fair.below(ticket.rank), MOST_LOOKED_AT)
-        alike = [one for one in below if one.model == ticket.model]
+        alike = self._hall.fair.victims(ticket, lambda one: one.model == ticket.model)
         victims: list[Ticket[G, Any]] = []
-        for victim in alike[: min(int(self._may_displace), MOST_VICTIMS)]:
+        for victim in alike[: int(self._may_displace)]:
             engine_door.leave(*arrays, victim.slot, victim.model)
             victims.append(victim)
             self._uncount(ticket.model, ticket.request.tokens)
@@ -111,7 +106,8 @@ class GeneratingDesk(Generic[G]):
         self._hall.statistics.displaced += len(victims)
         for victim in victims:
             self._release(victim)
-            self._hall.drop(victim, "expired", "a request of a higher class took its place", now)
+            whose = "of a higher class" if victim.rank > ticket.rank else "of a tenant that holds less"
+            self._hall.drop(victim, "expired", f"a request {whose} took its place", now)
         return SERVED
 
     def hand(self, model: int, now: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from router.fair_share import FairShare
@@ -24,12 +24,10 @@ HAIR_S = 1e-6
 """What rounding may make of a time."""
 
 RELOAD_S = 5.0
-"""When a model without a ready group is likely to have one again."""
+"""In how many seconds a model without a ready group is likely to have one again when nobody knows better."""
 
 PATIENCE_S = 60.0
 """So long at most one who was admitted waits for a model that no group serves any more."""
-
-_RETRY_S: dict[Reason, float] = {"expired": PRESSURE_S, "failed": PRESSURE_S, "no-replica": RELOAD_S}
 
 
 class Hall(Generic[G]):
@@ -42,6 +40,8 @@ class Hall(Generic[G]):
         self.fair = FairShare(len(PRIORITIES))
         self.headroom = Headroom(pool.models, len(PRIORITIES), evens_models)
         self.waiting = self.waiting_tokens = 0
+        self.back_by: Mapping[str, float] = {}
+        """When models that no group serves are expected to be served, where that is known."""
         self._overhead_s = overhead_s
         self._too_late: list[tuple[float, int]] = []
 
@@ -98,7 +98,7 @@ class Hall(Generic[G]):
 
     def drop(self, ticket: Ticket[G, Any], reason: Reason, message: str, now: float) -> None:
         """It ends without an answer, and is told why."""
-        error = NotServed(reason, message, _RETRY_S.get(reason))
+        error = NotServed(reason, message, self._retry_s(ticket, reason, now))
         self.remember(ticket, error, None, now)
         ticket.error = error
         self.give_up(ticket, reason, now)
@@ -142,6 +142,19 @@ class Hall(Generic[G]):
                 yield ticket
 
     # Why not
+
+    def reload_s(self, model: str, now: float) -> float:
+        """In how many seconds a model that no group serves is likely to be served."""
+        back_by = self.back_by.get(model)
+        return RELOAD_S if back_by is None else max(back_by - now, 0.0)
+
+    def _retry_s(self, ticket: Ticket[G, Any], reason: Reason, now: float) -> float | None:
+        match reason:
+            case "no-replica":
+                return self.reload_s(ticket.request.model, now)
+            case "expired" | "failed":
+                return PRESSURE_S
+        return None
 
     def remember(self, ticket: Ticket[G, Any], error: NotServed, predicted: float | None, now: float) -> None:
         request = ticket.request

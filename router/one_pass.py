@@ -12,6 +12,7 @@ import numpy as np
 
 from placement.clocks import NOBODY
 from placement.dispatch import NO_REPLICA, REFUSED, SERVED
+from placement.rules import Rule
 from router import door
 from router.correction import is_as_reckoned
 from router.engine_door import look
@@ -35,9 +36,11 @@ OVERDUE_CHECK_S = 0.005
 class OnePassDesk(Generic[G]):
     """Calls the rule and turns what it says into starts."""
 
-    def __init__(self, hall: Hall[G], sizes: int, overtake: float, travel_s: float) -> None:
-        """`travel_s`: an answer is expected so long after the last stage, or earlier."""
+    def __init__(self, hall: Hall[G], sizes: int, overtake: float, travel_s: float, rule: Rule = "deadline") -> None:
+        """`travel_s`: an answer is expected so long after the last stage, or earlier. Under `shortest-queue` nobody
+        waits here: who is admitted is handed over at once, and waits there."""
         self._hall = hall
+        self._binds = rule == "shortest-queue"
         self._travel_s = travel_s
         self._sizes = sizes
         self._overtake = overtake
@@ -89,6 +92,10 @@ class OnePassDesk(Generic[G]):
         hall = self._hall
         overtake = 0.0 if hall.fair.waits_above(ticket.rank) else self._overtake
         deadline = ticket.deadline - self._pool.margin_s[ticket.model]
+        if self._binds:
+            status, began = door.bind(*self._pool.arrays, ticket.number, ticket.model, now, deadline)
+            self._begin(0, began, now)
+            return status
         status, dropped, began, self.next_due = door.arrive(
             *self._pool.arrays, ticket.number, ticket.model, now, deadline, self._sizes, overtake
         )
@@ -103,7 +110,11 @@ class OnePassDesk(Generic[G]):
 
     def _displace(self, ticket: Ticket[G, Any], now: float) -> int:
         pool = self._pool
-        victims = self._hall.fair.victims(ticket, pool.shares[ticket.model])[: int(self._may_displace)]
+        if self._binds:
+            return REFUSED
+        shares = pool.shares[ticket.model]
+        victims = self._hall.fair.victims(ticket, lambda one: one.is_scheduled and one.model in shares)
+        victims = victims[: int(self._may_displace)]
         if not victims:
             return REFUSED
         column = pool.begun[0]

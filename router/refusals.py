@@ -6,7 +6,7 @@ import math
 from typing import Any, Generic, TypeVar
 
 from router.generating import UNKNOWN_RETRY_S, GeneratingDesk
-from router.hall import HAIR_S, RELOAD_S, Hall
+from router.hall import HAIR_S, Hall
 from router.one_pass import OnePassDesk
 from router.request import NotServed, Reason
 from router.ticket import Stage, Ticket
@@ -27,7 +27,7 @@ class Refusals(Generic[G]):
 
     def no_replica(self, ticket: Ticket[G, Any], now: float) -> NotServed:
         message = f"no group serves {ticket.request.model!r} at the moment"
-        return self._refused(ticket, "no-replica", message, RELOAD_S, now)
+        return self._refused(ticket, "no-replica", message, self._hall.reload_s(ticket.request.model, now), now)
 
     def queue_full(self, ticket: Ticket[G, Any], now: float) -> NotServed:
         hall, due = self._hall, self._one_pass.next_due

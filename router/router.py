@@ -7,7 +7,7 @@ does. Everything happens on one event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from placement.problem import Problem
 from placement.tables import Catalogue
 from router.alarm import Alarm
 from router.generating import GeneratingDesk
-from router.hall import RELOAD_S, Hall
+from router.hall import Hall
 from router.live_group import LiveGroup, Member
 from router.model_facts import ModelFacts, model_facts
 from router.one_pass import OnePassDesk
@@ -57,7 +57,9 @@ class Router(Generic[G]):
         """Of each model, how long its requests can wait."""
         sizes = max(int(np.searchsorted(self._catalogue.batch_size, bounds.max_batch, side="right")), 1)
         self._hall: Hall[G] = Hall(self._make_pool((), None), problem.overhead, bounds.even_models)
-        self._one_pass: OnePassDesk[G] = OnePassDesk(self._hall, sizes, bounds.overtake_share, problem.overhead)
+        self._one_pass: OnePassDesk[G] = OnePassDesk(
+            self._hall, sizes, bounds.overtake_share, problem.overhead, bounds.dispatch
+        )
         self._generating: GeneratingDesk[G] = GeneratingDesk(
             self._hall, bounds.running_requests, bounds.queue_requests, bounds.prefix_blocks
         )
@@ -143,9 +145,11 @@ class Router(Generic[G]):
 
     # What the controller does
 
-    def apply(self, groups: Iterable[LiveGroup[G]]) -> None:
+    def apply(self, groups: Iterable[LiveGroup[G]], back_by: Mapping[str, float] | None = None) -> None:
         """These are the groups from now on, in the plan's order. One with the name and the handle of before goes on;
-        who waits is scheduled anew, who runs goes on where it is."""
+        who waits is scheduled anew, who runs goes on where it is. `back_by`: when models are expected to be served
+        (again), of those that are not, where that is known."""
+        self._hall.back_by = back_by or {}
         groups = list(groups)
         members: dict[str, Member[G]] = {}
         for group in groups:
@@ -166,24 +170,6 @@ class Router(Generic[G]):
             member.back_at = group.back_at
         self._members = members
         if is_new:
-            self._regroup()
-
-    def set_ready(self, group: str, model: str, ready: bool = True) -> None:
-        """A replica was loaded, or can no longer be used."""
-        member = self._member(group)
-        (member.ready.add if ready else member.ready.discard)(model)
-        self._regroup()
-
-    def set_draining(self, group: str, draining: bool = True) -> None:
-        """A group takes no new requests; those that run there go on."""
-        self._member(group).draining = draining
-        self._regroup()
-
-    def group_lost(self, group: str, reason: str) -> None:
-        """A group is gone, with all its replicas. Requests that ran there hear it from `run`."""
-        member = self._member(group)
-        if not member.lost:
-            member.lost = reason or "gone"
             self._regroup()
 
     def close(self) -> None:
@@ -232,7 +218,7 @@ class Router(Generic[G]):
         facts, now = self._known(model), self._now()
         goals = facts.goals_of(Request(id="", model=model, tokens=tokens, slo_s=slo_s))
         if not self.ready_groups(model):
-            return RELOAD_S
+            return bounded(self._hall.reload_s(model, now))
         if facts.generates:
             return bounded(self._generating.would_wait_s(facts.index, tokens, goals, now))
         return bounded(self._one_pass.retry_after_s(facts.index, goals.first_s, now))
@@ -272,11 +258,6 @@ class Router(Generic[G]):
         bounds = self.settings
         capacity = bounds.queue_requests + RETRIED
         return Pool(self._catalogue, list(members), capacity, bounds.running_requests, bounds.step_tokens, before)
-
-    def _member(self, name: str) -> Member[G]:
-        if name not in self._members:
-            raise InputError(f"router: no group is named {name!r}; it has {', '.join(self._members) or 'none'}")
-        return self._members[name]
 
     def _known(self, model: str) -> ModelFacts:
         if model not in self._facts:

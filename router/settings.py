@@ -6,6 +6,7 @@ import msgspec
 
 from placement.errors import InputError
 from placement.generation.serve import STEP_TOKENS
+from placement.rules import RULES, Rule
 from placement.simulate import DEFAULT_MAX_BATCH
 from placement.simulator import OVERTAKE_SHARE, QUEUE_CAPACITY
 
@@ -19,6 +20,8 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How many tokens of prompts and inputs may wait, over all models."""
     running_requests: int = 8192
     """How many generating requests may wait or run."""
+    dispatch: Rule = "deadline"
+    """Of one-pass requests; generating ones always go by their deadlines."""
     max_batch: int = DEFAULT_MAX_BATCH
     overtake_share: float = OVERTAKE_SHARE
     step_tokens: int = STEP_TOKENS
@@ -33,5 +36,7 @@ class RouterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for name in ("queue_requests", "queue_tokens", "running_requests", "max_batch", "step_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(f"router: {name} is {getattr(self, name)}; it must be at least 1")
+        if self.dispatch not in RULES:
+            raise InputError(f"router: dispatch is {self.dispatch!r}; it must be one of {', '.join(RULES)}")
         if not 0 <= self.overtake_share <= 1:
             raise InputError(f"router: overtake_share is {self.overtake_share}; it must be from 0 to 1")

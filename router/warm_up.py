@@ -15,6 +15,7 @@ _GOALS = _TYPES.UniTuple(float64, 3)
 
 _SIGNATURES: tuple[tuple[Any, tuple[Any, ...]], ...] = (
     (door.arrive, (*_FLOOR, int64, int64, float64, float64, int64, float64)),
+    (door.bind, (*_FLOOR, int64, int64, float64, float64)),
     (door.advance, (*_FLOOR, float64)),
     (door.settle, (*_FLOOR, float64, int64)),
     (door.displace, (*_FLOOR, int64, int64, float64, float64, int64, int64)),

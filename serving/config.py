@@ -15,6 +15,7 @@ from placement.cluster import Cluster
 from placement.errors import InputError
 from placement.files import read_document
 from placement.problem import MAX_MODELS, MAX_SLO_S, MAX_WEIGHT, Objective, Slo
+from placement.rules import Rule
 from placement.units import Bytes, Seconds, Share, parse_seconds
 
 SQLITE = "sqlite:///"
@@ -212,6 +213,8 @@ class ServeConfig(_Part, frozen=True):
     """Seconds a request spends outside the stages: HTTP, router, links. Batches are handed over so long ahead."""
     objective: Objective = "target"
     """Judge plans by the models' shortfall below target first, or overall alone."""
+    dispatch: Rule = "deadline"
+    """By which rule one-pass requests are sent to groups; generating ones always go by their deadlines."""
     listen: str = "127.0.0.1:8000"
     """Where HTTP is answered."""
     hosts: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from loadgen.target.url import parse_url
 from loadgen.traffic_options import TrafficOptions
 from placement.plan import Plan
 from placement.problem import Problem, Slo
+from placement.rules import Rule
 from placement.simulate import simulate
 from placement.workload import Workload
 
@@ -75,10 +76,10 @@ def measured(sent: Sent) -> Seen:
     return Seen(columns.model, columns.latency_s, columns.ttft_s, columns.tpot_s)
 
 
-def simulated(problem: Problem, plan: Plan, demand: Demand) -> Seen:
+def simulated(problem: Problem, plan: Plan, demand: Demand, rule: Rule = "deadline") -> Seen:
     """`problem` says what the requests are told: goals and overhead."""
     workload = Workload(demand.arrival_s, demand.model, demand.prompt_tokens, demand.output_tokens)
-    outcome = simulate(problem, plan, workload)
+    outcome = simulate(problem, plan, workload, rule)
     generates = np.array([model.generates for model in problem.models])[demand.model]
     served = outcome.status == 0
     streamed = served & generates

@@ -13,6 +13,7 @@ from benchmarks.harness.encoder import make_random_encoder
 from benchmarks.harness.world import World, made_once, make_world, one_by_one
 from placement.plan import Group, Plan
 from placement.profile import Generation, Profile, ShapeProfile, StepCost
+from placement.rules import Rule
 from placement.units import Bytes
 from serving.profiler.effort import FULL, QUICK
 from serving.small_models.random import make_random
@@ -47,6 +48,7 @@ class Setting:
     placements: dict[str, Plan]
     loads: tuple[Load, ...]
     traffic: dict[str, Any] = field(default_factory=dict)
+    rule: Rule = "deadline"
 
     def shortened(self, placement: str, loads: tuple[Load, ...]) -> Setting:
         """One placement with other loads."""
@@ -100,6 +102,14 @@ def real_settings(workers: dict[str, Any], tiny: bool) -> list[Setting]:
             {"prompt_tokens": "64"},
         ),
         Setting(
+            "one pass, shortest queue",
+            encoders(False, 64, ("500ms", "500ms")),
+            {"both": both, "pipeline": pipeline},
+            loads,
+            {"prompt_tokens": "64"},
+            "shortest-queue",
+        ),
+        Setting(
             "one pass, batches, two goals",
             encoders(True, 16, ("150ms", "400ms")),
             {"both": both, "pipeline": pipeline},
@@ -134,6 +144,16 @@ def emulated_settings(devices: tuple[int, ...] = (16, 32, 64)) -> list[Setting]:
                 {"replicas": replicas, "pipelines": pipelines},
                 (Load(0.7, 1), Load(1.0, 1), Load(0.6, 3), Load(0.9, 3)),
                 {"prompt_tokens": "16"},
+            )
+        )
+        settings.append(
+            Setting(
+                f"one pass on {count}, shortest queue",
+                _emulated(models, count, one_pass_profile),
+                {"replicas": replicas, "pipelines": pipelines},
+                (Load(1.0, 1), Load(0.6, 3)),
+                {"prompt_tokens": "16"},
+                "shortest-queue",
             )
         )
         cache = {"chat": 1000 * 1200}

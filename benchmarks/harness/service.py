@@ -14,6 +14,7 @@ from benchmarks.harness.draw import Seen, demand_of, measured, send, simulated
 from loadgen.client.run import Outcome as Sent
 from placement.plan import Plan
 from placement.problem import Problem, Slo
+from placement.rules import Rule
 from serving.controller.planning import paced
 
 PATIENT_S = 60.0
@@ -44,7 +45,14 @@ class Service:
 
 
 def look_at_service(
-    problem: Problem, plan: Plan, url: str, *, alone: int = 24, burst: int = 48, **traffic: Any
+    problem: Problem,
+    plan: Plan,
+    url: str,
+    *,
+    rule: Rule = "deadline",
+    alone: int = 24,
+    burst: int = 48,
+    **traffic: Any,
 ) -> Service:
     """`alone` requests that do not meet, then `burst` at once for each two groups (generating: some at a time)."""
     patient = replace(
@@ -62,25 +70,34 @@ def look_at_service(
         # In a burst the batches are the largest there are; what is asked for is how usual ones hold.
         among = {"rate": f"{BUSY / APART * rate}", "duration": f"{BATCHES_S}s"}
         told |= {"cv": "1", "seed": SEED}
-    return _fit(patient, plan, apart, send(url, **among, **told))
+    return _fit(Simulation(patient, plan, rule), apart, send(url, **among, **told))
 
 
-def _fit(problem: Problem, plan: Plan, apart: Sent, together: Sent) -> Service:
+@dataclass(frozen=True)
+class Simulation:
+    """What is simulated."""
+
+    problem: Problem
+    plan: Plan
+    rule: Rule
+
+    def stretched(self, stretch: float, sent: Sent) -> Seen:
+        """What was sent, with all times so many times as long."""
+        return simulated(Service(stretch, 0.0).applied(self.problem), self.plan, sent.demand, self.rule)
+
+
+def _fit(model: Simulation, apart: Sent, together: Sent) -> Service:
     """Such that the burst takes as long on average as it did, and a request alone as long to its first answer."""
     wanted_s, first = float(np.nanmean(measured(together).latency_s)), measured(apart).first_s
     low, high = LEAST, MOST
     while high > 1.0005 * low:
         middle = math.sqrt(low * high)
-        outside_s = float(np.nanmedian(first - _with(problem, plan, middle, apart).first_s))
-        taken_s = float(np.nanmean(_with(problem, plan, middle, together).latency_s)) + outside_s
+        outside_s = float(np.nanmedian(first - model.stretched(middle, apart).first_s))
+        taken_s = float(np.nanmean(model.stretched(middle, together).latency_s)) + outside_s
         low, high = (low, middle) if taken_s > wanted_s else (middle, high)
     found = math.sqrt(low * high)
-    outside_s = float(np.nanmedian(first - _with(problem, plan, found, apart).first_s))
+    outside_s = float(np.nanmedian(first - model.stretched(found, apart).first_s))
     return Service(found, max(outside_s, 0.0))
-
-
-def _with(problem: Problem, plan: Plan, stretch: float, sent: Sent) -> Seen:
-    return simulated(Service(stretch, 0.0).applied(problem), plan, sent.demand)
 
 
 def _patient(slo: Slo) -> Slo:

@@ -33,7 +33,7 @@ from placement.errors import InputError
 
 if TYPE_CHECKING:
     from placement.planner import Policy
-    from placement.simulator import Rule
+    from placement.rules import Rule
 
 DEMO_DRAWS = 4
 """Other draws of its traffic that the built-in problem's plans are judged on."""

@@ -13,7 +13,7 @@ from placement.units import parse_seconds, parse_share
 if TYPE_CHECKING:
     from placement.planner import Policy
     from placement.problem import Problem
-    from placement.simulator import Rule
+    from placement.rules import Rule
 
 
 def policy_named(name: str) -> Policy:
@@ -26,7 +26,7 @@ def policy_named(name: str) -> Policy:
 
 
 def rule_named(name: str) -> Rule:
-    from placement.simulator import RULES
+    from placement.rules import RULES
 
     for rule in RULES:
         if rule == name:

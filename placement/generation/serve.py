@@ -33,7 +33,8 @@ from placement.generation.intake import join_back
 from placement.outcome import Outcome
 from placement.plan import Plan
 from placement.problem import Problem
-from placement.simulator import OVERTAKE_SHARE, QUEUE_CAPACITY, Rule
+from placement.rules import Rule
+from placement.simulator import OVERTAKE_SHARE, QUEUE_CAPACITY
 from placement.tables import Catalogue
 from placement.workload import Workload
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from placement.clocks import Bools
+from placement.rules import Rule
 from placement.search.candidate import Candidate, Space
 from placement.search.layouts import fill_up, uniform_layout, useful_classes
 from placement.search.measure import count_met, measure_load
-from placement.simulator import Rule
 
 BUCKET_RATIO = 2.0
 """A bucket ends where the next model's latency is this many times the bucket's first."""

@@ -9,8 +9,9 @@ import numpy as np
 from placement.clocks import NOBODY, Floats, Ints
 from placement.generation.serve import simulate_generation
 from placement.outcome import Outcome
+from placement.rules import Rule
 from placement.search.candidate import Candidate, Space
-from placement.simulator import Rule, count_served, record_served
+from placement.simulator import count_served, record_served
 from placement.workload import Workload
 
 

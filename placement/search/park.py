@@ -11,9 +11,10 @@ import numpy as np
 
 from placement.clocks import Floats
 from placement.plan import Group, Plan
+from placement.rules import Rule
 from placement.search.candidate import Space
 from placement.search.scorer import Score, judge
-from placement.simulator import Rule, count_served
+from placement.simulator import count_served
 from placement.workload import Workload
 
 MOST_EVICTED = 4

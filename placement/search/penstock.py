@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placement.plan import Plan
+from placement.rules import Rule
 from placement.search.candidate import Candidate, Space
 from placement.search.draws import cut, draw_like, make_draws
 from placement.search.effort import Effort
@@ -24,7 +25,6 @@ from placement.search.improve import improve
 from placement.search.layouts import mixed_layouts, uniform_layout, useful_classes
 from placement.search.measure import count_met
 from placement.search.scorer import Scorer, judge
-from placement.simulator import Rule
 
 DRAWS = 8
 RECORDED = 3

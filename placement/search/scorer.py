@@ -8,9 +8,9 @@ import numpy as np
 
 from placement.clocks import Floats, Ints
 from placement.problem import Problem
+from placement.rules import Rule
 from placement.search.candidate import Candidate, Space
 from placement.search.measure import count_met
-from placement.simulator import Rule
 from placement.workload import Workload
 
 WORST_MODEL_WORTH = 0.05

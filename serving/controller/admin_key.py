@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -33,11 +35,7 @@ def keep_key(port: int, key: str | None) -> Iterator[None]:
         return
     path = key_file(port)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.unlink(missing_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as kept:
-            kept.write(key)
+        lock = _keep(path, key)
     except OSError:
         yield
         return
@@ -45,3 +43,24 @@ def keep_key(port: int, key: str | None) -> Iterator[None]:
         yield
     finally:
         path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _keep(path: Path, key: str) -> int:
+    """Write the file, and hold its lock as long as the returned handle is open: nobody's file has no lock."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for other in path.parent.glob("*.key"):
+        _remove_if_nobodys(other)
+    fresh = path.with_suffix(f".{os.getpid()}")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    os.write(handle, key.encode())
+    fresh.replace(path)
+    return handle
+
+
+def _remove_if_nobodys(path: Path) -> None:
+    """A server that was killed leaves its file behind."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()

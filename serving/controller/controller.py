@@ -7,6 +7,7 @@ runner.py's, what a change of plan needs change.py's, what an operator is told v
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
@@ -257,8 +258,13 @@ class Controller:
         return dict(sorted(self.runners.items(), key=lambda item: places[item[1].spec.devices]))
 
     def publish(self) -> None:
-        """Tell the router which groups take requests for which models."""
-        self.router.apply(
+        """Tell the router which groups take requests for which models, and when those of the others will be back."""
+        back_by: dict[str, float] = {}
+        for runner in self.runners.values():
+            if runner.expected_at is not None:
+                for model in (*runner.spec.models, *runner.spec.parked):
+                    back_by[model] = min(runner.expected_at, back_by.get(model, math.inf))
+        groups = (
             LiveGroup(
                 name=runner.name,
                 spec=runner.spec,
@@ -270,6 +276,7 @@ class Controller:
             for runner in self.runners.values()
             if runner.handle is not None and runner.state == "serving"
         )
+        self.router.apply(groups, back_by)
 
     async def _probe(self) -> None:
         runners = list(self.runners.values())

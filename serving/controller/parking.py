@@ -7,6 +7,7 @@ the time that takes.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 
@@ -28,6 +29,8 @@ class ParkingGroup:
         self._awake: str | None = None
         self._open = 0
         """Requests of the one that is awake."""
+        self._line: deque[object] = deque()
+        """Who waits, in the order in which they came: that of the router."""
         self._changed = asyncio.Condition()
 
     @property
@@ -68,12 +71,20 @@ class ParkingGroup:
                 self._awake = None
 
     async def _wake(self, model: str) -> None:
+        place = object()
         async with self._changed:
-            await self._changed.wait_for(lambda: self._awake == model or not self._open)
-            if self._awake != model:
-                # Of a change half made nobody would know which is awake.
-                await to_its_end(self._change(model))
-            self._open += 1
+            self._line.append(place)
+            try:
+                await self._changed.wait_for(
+                    lambda: self._line[0] is place and (self._awake == model or not self._open)
+                )
+                if self._awake != model:
+                    # Of a change half made nobody would know which is awake.
+                    await to_its_end(self._change(model))
+                self._open += 1
+            finally:
+                self._line.remove(place)
+                self._changed.notify_all()
 
     async def _change(self, model: str) -> None:
         if self._awake is not None:

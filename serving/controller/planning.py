@@ -20,6 +20,7 @@ from placement.plan import Plan, read_plan
 from placement.planner import default_steps, lendable_plan, make_plan
 from placement.problem import Model, Problem
 from placement.profile import Generation, Profile, ShapeProfile
+from placement.rules import Rule
 from placement.search.effort import Effort
 from placement.workload import Workload, check_workload, read_workload
 from serving.config import ModelEntry, ServeConfig, TrafficConfig
@@ -57,6 +58,7 @@ def make_problem(config: ServeConfig, configs: Mapping[str, ModelConfig], profil
 def find_plan(
     problem: Problem,
     given: Path | None,
+    rule: Rule = "deadline",
     on_progress: OnProgress = lambda share, note: None,
     lends: bool = False,
 ) -> tuple[Plan, str]:
@@ -64,7 +66,8 @@ def find_plan(
     costs next to nothing, and says what the others hold."""
     if given is not None:
         return with_whole_paths(read_plan(given, problem), given.parent), f"given: {given}"
-    path = cache_folder("plans") / f"{_digest(problem)}{'-lends' if lends else ''}.json"
+    kind = ("" if rule == "deadline" else f"-{rule}") + ("-lends" if lends else "")
+    path = cache_folder("plans") / f"{_digest(problem)}{kind}.json"
     if path.is_file():
         try:
             return read_plan(path, problem), "planned for this configuration by an earlier start"
@@ -73,7 +76,7 @@ def find_plan(
     effort = Effort(
         steps=default_steps(problem), on_progress=lambda share, best: on_progress(share, f"best so far {best:.4f}")
     )
-    plan = make_plan(problem, effort=effort)
+    plan = make_plan(problem, rule=rule, effort=effort)
     if lends:
         plan = lendable_plan(problem, plan, effort)
         plan = with_rungs(plan, find_rungs(problem, plan))

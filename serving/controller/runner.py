@@ -74,6 +74,8 @@ class GroupRunner:
     """Its devices are others' at the moment, or about to be."""
     back_at: float = 0.0
     """When a group that is called back is expected to serve (time.monotonic)."""
+    expected_at: float | None = None
+    """When one that is down is expected to serve (time.monotonic), by how long its last start took."""
     deaths: int = 0
     last_death: str = ""
     """Why it was lost last."""
@@ -89,6 +91,7 @@ class GroupRunner:
     """Models whose weights wait in host memory, since the devices are lent."""
     _keeper: asyncio.Task[None] | None = None
     _in_a_row: int = 0
+    _start_took_s: float | None = None
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -237,6 +240,8 @@ class GroupRunner:
             self._in_a_row = 1 if time.monotonic() - began > HEALTHY_S else self._in_a_row + 1
             self._settled.set()
             pause_s = BACK_OFF_S[min(self._in_a_row, len(BACK_OFF_S)) - 1]
+            if self._start_took_s is not None:
+                self.expected_at = time.monotonic() + pause_s + self._start_took_s
             self.journal.note("group", self.name, "lost", reason=self.last_death, again_in_s=pause_s)
             self.on_change()
             await asyncio.sleep(pause_s)
@@ -252,6 +257,7 @@ class GroupRunner:
             pp=planned.pp,
             pace=setup.pace,
         )
+        began = time.monotonic()
         group = await start_group(spec, setup.launcher, setup.start_s)
         try:
             lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -265,7 +271,8 @@ class GroupRunner:
             await self.may_load.wait()
             async with self._changing:
                 await self._take_up(group, _names(self.spec))
-                self.state = "serving"
+                self.state, self.expected_at = "serving", None
+                self._start_took_s = time.monotonic() - began
             self.journal.note("group", self.name, "serving", models=sorted(self.ready), kind=group.kind)
             self._settled.set()
             self.on_change()

@@ -113,13 +113,14 @@ async def running_server(
     on_progress("planning", 0.0, "")
     lends = config.training is not None and config.training.loans.mode != "off"
     first, why = await asyncio.to_thread(
-        find_plan, problem, plan, lambda share, note: on_progress("planning", share, note), lends
+        find_plan, problem, plan, config.dispatch, lambda share, note: on_progress("planning", share, note), lends
     )
     on_progress("starting", 0.0, f"{len(first.groups)} groups")
     await asyncio.to_thread(warm_up)
     if config.experts.mode != "off" and any(group.experts for group in first.groups):
         await asyncio.to_thread(warm_up_experts)
-    router: Router[Any] = Router(problem, (GroupLost,), RouterSettings(queue_requests=config.limits.queue))
+    settings = RouterSettings(queue_requests=config.limits.queue, dispatch=config.dispatch)
+    router: Router[Any] = Router(problem, (GroupLost,), settings)
     experts = {name: one.experts for name, one in files.items()}
     setup = Setup(
         launcher=_launcher(config, problem, files),

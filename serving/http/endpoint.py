@@ -27,6 +27,8 @@ from serving.http.watch import Reason
 CALL = "penstock.call"
 _log = get_log("http")
 _DONE = b"data: [DONE]\n\n"
+TELL_S = 10.0
+"""How long a client may take to read what went wrong; nobody watches it any more."""
 
 
 class Endpoint:
@@ -94,7 +96,7 @@ class Endpoint:
 
 
 async def fail(call: Call, error: Exception, plain: bool = False) -> None:
-    """Before the first byte as an HTTP error, after it as an event."""
+    """Before the first byte as an HTTP error, after it as an event; given up when the client does not read."""
     told = as_http(error)
     if isinstance(told, Internal):
         _log.error("failed", id=call.id, path=call.scope["path"], exc_info=error)
@@ -102,10 +104,14 @@ async def fail(call: Call, error: Exception, plain: bool = False) -> None:
     body = msgspec.json.encode({"error": str(told)} if plain else error_answer(told))
     if call.is_ended:
         return
-    if call.is_started:
-        await call.write(b"data: " + body + b"\n\n" + _DONE, more=False)
-        return
-    await call.answer(body, told.status, headers=_headers(call, told))
+    try:
+        async with asyncio.timeout(TELL_S):
+            if call.is_started:
+                await call.write(b"data: " + body + b"\n\n" + _DONE, more=False)
+            else:
+                await call.answer(body, told.status, headers=_headers(call, told))
+    except TimeoutError:
+        call.facts["ended"] = "stalled"
 
 
 def _ended(reason: Reason | None) -> HttpError:

@@ -47,6 +47,11 @@ class Book(Generic[W]):
         self._drains: list[int] = []
         self._is_draining = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is asked of it."""
+        return not self._requests
+
     # Models
 
     def expect(self, model: str) -> None:

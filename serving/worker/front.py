@@ -48,9 +48,9 @@ class Front:
         """The group is complete: greet the controller, now or when it comes."""
         self.mail.call(self._greet(hello))
 
-    def report(self, message: Report) -> None:
+    def report(self, message: Report, at_once: bool = False) -> None:
         if self._controller is not None:
-            self._controller.post(message)
+            self._controller.post(message, at_once)
 
     def command(self, message: Command) -> None:
         for link in list(self._ranks):

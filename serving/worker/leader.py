@@ -45,6 +45,7 @@ from serving.worker.messages import (
     ModelSpec,
     Order,
     PlaceExperts,
+    Report,
     Resume,
     RunStep,
     StepResult,
@@ -122,7 +123,7 @@ class Leader:
 
     def __init__(self, document: WorkerDocument, front: Front, device: DeviceRunner) -> None:
         self._document, self._front, self._device = document, front, device
-        self._book: Book[Step] = Book(document.group, front.report)
+        self._book: Book[Step] = Book(document.group, self._report)
         self._loader = Loader(lambda error: front.fail(_last_words(document, error)))
         self._mover = Loader(lambda error: front.fail(_last_words(document, error)), MOVER_NICE)
         self._pending: dict[int, _Pending] = {}
@@ -208,6 +209,10 @@ class Leader:
             self._front.report(Done(order.id, str(error)))
 
     # Steps
+
+    def _report(self, message: Report) -> None:
+        """Where more is to be done, the mail's thread writes, and reads what has come meanwhile."""
+        self._front.report(message, at_once=self._book.is_idle)
 
     def _run(self, step: Step) -> None:
         self._in_flight += 1

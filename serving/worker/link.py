@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Generic, TypeVar, cast
@@ -70,6 +72,10 @@ class Link(asyncio.Protocol, Generic[S, R]):
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._gone = self._loop.create_future()
         self._posts = Posts(settings.max_unsent_bytes)
+        self._writing = threading.Lock()
+        """Whoever holds it may write to the socket, and nobody else."""
+        self._socket = -1
+        """The socket's number, while others than the loop may write to it."""
 
     # What users call
 
@@ -87,12 +93,18 @@ class Link(asyncio.Protocol, Generic[S, R]):
             self._flush()
         return self._reason is None
 
-    def post(self, message: S) -> bool:
-        """`send` from any thread: in order within a thread, one wake-up of the loop for many."""
+    def post(self, message: S, at_once: bool = False) -> bool:
+        """`send` from any thread: in order within a thread, one wake-up of the loop for many. `at_once`: this thread
+        writes it, if nothing else waits to be sent; for one that has nothing else to do, since the loop, not woken,
+        reads nothing either."""
         if self._reason is not None:
             return False
+        frame = self._make_frame(message)
+        with self._writing:
+            rest = frame[self._write_now(frame) :] if at_once else frame
+            wakes = bool(rest) and self._posts.put(rest)
         try:
-            if self._posts.put(self._make_frame(message)):
+            if wakes:
                 self._loop.call_soon_threadsafe(self._take_posts)
         except RuntimeError:  # the loop is closed
             return False
@@ -130,6 +142,7 @@ class Link(asyncio.Protocol, Generic[S, R]):
         self._transport = stream = cast(asyncio.Transport, transport)
         high = min(HIGH_WATER_BYTES, self._settings.max_unsent_bytes // 2)
         stream.set_write_buffer_limits(high, high // 4)
+        self._socket = stream.get_extra_info("socket").fileno()
         self._heartbeat = Heartbeat(self._settings, self._loop.time())
         self._timer = self._loop.call_later(self._heartbeat.tick_s, self._tick)
 
@@ -150,6 +163,7 @@ class Link(asyncio.Protocol, Generic[S, R]):
         self._end(f"the other end went away{where}", at_once=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._keep_others_off()
         self._transport = None
         self._deliver(None)
         self._end(f"the connection is lost: {getattr(exc, 'strerror', None) or exc or 'closed'}")
@@ -173,16 +187,42 @@ class Link(asyncio.Protocol, Generic[S, R]):
             raise InputError(f"{self.peer}: a message of {len(payload)} bytes; a frame may have {most}")
         return make_frame(payload)
 
+    def _write_now(self, frame: bytes) -> int:
+        """By whoever may write: how many bytes the socket takes at once, none if others wait to be sent before."""
+        transport = self._transport
+        if self._socket < 0 or transport is None or self._posts or transport.get_write_buffer_size():
+            return 0
+        try:
+            written = os.write(self._socket, frame)
+        except OSError:  # it is full, or broken, which the loop will see
+            return 0
+        self._written_bytes += written
+        self._heartbeat.sent()
+        return written
+
+    def _keep_others_off(self) -> None:
+        """Before the socket is closed: its number may soon be another's."""
+        with self._writing:
+            self._socket = -1
+
     def _flush(self) -> None:
         self._is_flushing = False
+        with self._writing:
+            self._write_frames()
+        stream, most = self._transport, self._settings.max_unsent_bytes
+        if self._is_full and stream is not None and stream.get_write_buffer_size() > most:
+            self._end_overfull()
+
+    def _write_frames(self) -> None:
+        posts = self._posts.take()  # the first may be the rest of a frame
+        self._frames[:0] = posts
+        self._frames_bytes += sum(map(len, posts))
         if self._frames and self._transport is not None:
             self._transport.write(self._frames[0] if len(self._frames) == 1 else b"".join(self._frames))
             self._frames.clear()
             self._written_bytes += self._frames_bytes
             self._frames_bytes = 0
             self._heartbeat.sent()
-            if self._is_full and self._transport.get_write_buffer_size() > self._settings.max_unsent_bytes:
-                self._end_overfull()
 
     def _deliver(self, most: int | None) -> int:
         """Hand on what has come, `most` messages; returns how many."""
@@ -216,12 +256,9 @@ class Link(asyncio.Protocol, Generic[S, R]):
             self._transport.resume_reading()
 
     def _take_posts(self) -> None:
-        posts = self._posts.take()
         if self._posts.is_over:
             self._end(f"over {self._settings.max_unsent_bytes} bytes were posted before the loop woke")
         elif self._reason is None:
-            self._frames += posts
-            self._frames_bytes += sum(map(len, posts))
             self._flush()
 
     def _tick(self) -> None:
@@ -250,6 +287,7 @@ class Link(asyncio.Protocol, Generic[S, R]):
             return
         if self._timer is not None:
             self._timer.cancel()
+        self._keep_others_off()
         if at_once:
             self._frames.clear()
             transport.abort()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from statistics import median
 
 import pytest
 
@@ -76,6 +77,6 @@ def test_a_client_that_goes_frees_its_cache_within_two_steps(config):
         async with running_server(read_serve_config(config), plan=config.parent / "plan.json") as running:
             for stream in (False, True):
                 steps = [await steps_until_free(running, stream) for _ in range(ATTEMPTS)]
-                assert min(steps) <= 2, steps
+                assert median(steps) <= 2, steps
 
     run(asyncio.wait_for(work(), 120))

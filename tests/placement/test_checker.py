@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.outcome import write_requests
+from placement.rules import RULES
 from placement.simulate import simulate
-from placement.simulator import RULES
 from tests.placement.checker import check_plan_memory, check_requests
 from tests.placement.worlds import MIB, World, group, node, shape, worlds
 

@@ -14,9 +14,9 @@ from placement.explain import Explanation, ModelExplanation, explain
 from placement.plan import Group, Plan
 from placement.planner import make_plan
 from placement.problem import Slo
+from placement.rules import Rule
 from placement.search.effort import Effort
 from placement.simulate import simulate
-from placement.simulator import Rule
 from placement.workload import Workload
 from tests.placement.worlds import MIB, World, group, node, shape
 

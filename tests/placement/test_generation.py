@@ -28,8 +28,8 @@ from placement.outcome import Outcome
 from placement.plan import Plan, check_plan
 from placement.problem import Model, Problem, Slo
 from placement.profile import Profile, StepCost
+from placement.rules import RULES, Rule
 from placement.simulate import simulate
-from placement.simulator import RULES, Rule
 from placement.tables import Catalogue
 from placement.workload import Workload
 from tests.placement.test_generation_reference import GenerationWorld

@@ -22,7 +22,7 @@ from placement.generation.serve import Served, serve
 from placement.plan import Plan, check_plan
 from placement.problem import Model, Problem, Slo
 from placement.profile import Profile
-from placement.simulator import RULES
+from placement.rules import RULES
 from placement.tables import Catalogue
 from placement.workload import Workload
 

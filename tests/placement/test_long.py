@@ -7,8 +7,8 @@ import pytest
 
 from placement.dispatch import REASONS
 from placement.reference import serve
+from placement.rules import RULES, Rule
 from placement.simulate import simulate
-from placement.simulator import RULES, Rule
 from tests.placement.test_checker import faults_of, rows_of
 from tests.placement.test_generation_reference import GenerationWorld, assert_same
 from tests.placement.worlds import random_world

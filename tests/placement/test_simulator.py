@@ -12,8 +12,9 @@ from placement.dispatch import EXPIRED, NO_REPLICA, REASONS, SERVED
 from placement.outcome import write_requests
 from placement.plan import Plan
 from placement.reference import serve
+from placement.rules import RULES
 from placement.simulate import simulate
-from placement.simulator import OVERTAKE_SHARE, RULES, count_served
+from placement.simulator import OVERTAKE_SHARE, count_served
 from placement.tables import Catalogue
 from tests.placement.worlds import TICK, group, one_model_world, random_world, worlds
 

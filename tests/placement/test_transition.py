@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from placement.dispatch import EXPIRED, NO_REPLICA, REASONS, SERVED
 from placement.errors import InputError
 from placement.plan import Plan
+from placement.rules import RULES
 from placement.simulate import simulate
-from placement.simulator import RULES
 from placement.transition import simulate_transition
 from tests.placement.checker import check_requests
 from tests.placement.worlds import (

@@ -13,10 +13,11 @@ class Lost(RuntimeError):  # noqa: N818  (it says what happened)
 
 
 class ObedientGroup:
-    """One-pass requests that come at one time for one model are a batch; it walks through the stages as profiled, and
-    answers travel for a while."""
+    """One-pass requests that come at one time for one model are a batch (unless it `batches` none); it walks through
+    the stages as profiled, and answers travel for a while."""
 
-    def __init__(self, name, spec, catalogue, tables=None, pace=1.0, travel_s=0.0):
+    def __init__(self, name, spec, catalogue, tables=None, pace=1.0, travel_s=0.0, batches=True):
+        self.takes_together = batches
         self.name, self.spec, self.pace, self.travel_s = name, spec, pace, travel_s
         self.catalogue = catalogue
         self.kind = catalogue.class_of(spec)
@@ -38,7 +39,7 @@ class ObedientGroup:
             raise Lost(self.dead)
         loop = asyncio.get_running_loop()
         done = loop.create_future()
-        key = (loop.time(), model)
+        key = (loop.time(), model, None if self.takes_together else request)
         if key not in self.collecting:
             self.collecting[key] = []
             loop.call_soon(loop.call_soon, loop.call_soon, self._run, key)
@@ -53,7 +54,7 @@ class ObedientGroup:
             done.cancel()
 
     def _run(self, key):
-        now, model = key
+        now, model, _ = key
         members = self.collecting.pop(key)
         profile = self.catalogue.profile_of_model[model]
         sizes = self.catalogue.batch_size.tolist()
@@ -190,16 +191,29 @@ class EngineGroup:
             self._kick()
 
 
-def obedient_groups(problem, plan, catalogue, pace=1.0, travel_s=0.0):
+def obedient_groups(problem, plan, catalogue, pace=1.0, travel_s=0.0, batches=True):
     tables = catalogue.tables(plan)
     return [
-        ObedientGroup(f"g{index}", spec, catalogue, tables, pace, travel_s) for index, spec in enumerate(plan.groups)
+        ObedientGroup(f"g{index}", spec, catalogue, tables, pace, travel_s, batches)
+        for index, spec in enumerate(plan.groups)
     ]
 
 
 def live(group, ready=None, draining=False):
     names = group.spec.models + group.spec.parked if ready is None else ready
     return LiveGroup(name=group.name, spec=group.spec, handle=group, ready=names, draining=draining)
+
+
+def tell(router, name, **changes):
+    """What the controller tells when one group has changed; `gone=True`: it is there no more."""
+    gone = changes.pop("gone", False)
+    groups = []
+    for one in router._members.values():
+        said = {"ready": set(one.ready), "draining": one.draining, "back_at": one.back_at}
+        said |= changes if one.name == name else {}
+        if not (gone and one.name == name) and not one.lost:
+            groups.append(LiveGroup(name=one.name, spec=one.spec, handle=one.handle, **said))
+    router.apply(groups)
 
 
 async def collect(ticket):
@@ -226,7 +240,7 @@ def assert_empty(router):
     assert all(not tenant.waiting and tenant.work_s == 0 for tenant in hall.fair.tenants.values())
     assert not router._one_pass.aside
     assert pool.queued == 0
-    assert router._generating.open_slots == 0
+    assert not router._generating._by_slot
     mirror, world = pool.mirror, pool.mirror.world
     counts = (world.used, world.running, world.lanes.decoding, world.lanes.cached, mirror.pending, mirror.handed)
     assert not any(column.any() for column in (*counts, world.lines.waiting, world.lines.tokens))

@@ -9,7 +9,7 @@ from placement.problem import Slo
 from placement.tables import Catalogue
 from router import NotServed, Request, Router, RouterSettings
 from tests.placement.test_generation import COST, EXPERTS, chat, requests
-from tests.router.fakes import EngineGroup, Lost, assert_empty, live, scene
+from tests.router.fakes import EngineGroup, Lost, assert_empty, live, scene, tell
 
 OVERHEAD_S = 0.01
 
@@ -306,6 +306,23 @@ async def test_a_second_death_and_one_after_the_first_token_are_failures():
 
 
 @scene
+async def test_fair_share_of_tenants_under_pressure():
+    s = Scene(slo=Slo(ttft=0.5, tpot=0.1))
+    refused = 0
+    while not refused:
+        refused = isinstance(s.submit(f"greedy {len(s.tasks)}", tokens=500, output=3, tenant="greedy"), NotServed)
+    greedy = s.router.waiting
+    assert greedy > 4  # alone, it may have everything
+    for number in range(3):
+        assert not isinstance(s.submit(f"modest {number}", tokens=500, output=3, tenant="modest"), NotServed)
+    error = s.submit("greedy again", tokens=500, output=3, tenant="greedy")
+    assert error.reason == "refused"
+    assert "more than its share" in str(error)
+    fates = await s.end()
+    assert [fates[f"modest {number}"][0] for number in range(3)] == ["served"] * 3
+
+
+@scene
 async def test_those_who_wait_for_a_dead_group_go_elsewhere():
     s = Scene(groups=2, slo=Slo(ttft=5.0, tpot=1.0))
     for n in range(12):
@@ -313,7 +330,7 @@ async def test_those_who_wait_for_a_dead_group_go_elsewhere():
     waiting = s.router.waiting
     assert waiting >= 8
     s.groups[0].die()
-    s.router.group_lost("g0", "killed")
+    tell(s.router, "g0", gone=True)
     fates = await s.end()
     assert {reason for reason, _, _ in fates.values()} == {"served"}
     assert not set(s.groups[0].took[2:])
@@ -365,11 +382,11 @@ async def test_a_kept_group_keeps_the_count_of_what_runs_there():
     world = s.router._hall.pool.mirror.world
     assert world.used.tolist() == [*used, 0]
     assert world.lanes.decoding.tolist() == [*decoding, 0]
-    s.router.set_draining("g0")
+    tell(s.router, "g0", draining=True)
     s.submit("b", tokens=600)
     await s.at(0.35)
     assert s.groups[1].took == ["b"]
-    s.router.set_draining("g0", False)
+    tell(s.router, "g0", draining=False)
     made = s.groups[0].decoding[0].made
     assert s.router._hall.pool.mirror.world.used.tolist()[0] == 600 + made - 1
     await s.end()

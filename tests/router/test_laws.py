@@ -11,7 +11,7 @@ from router import PRIORITIES, LiveGroup, NotServed, Request, Router, RouterSett
 from router.refusals import MOST_RETRY_S
 from router.virtual_time import run_virtually
 from tests.placement.test_generation_reference import GenerationWorld
-from tests.router.fakes import Lost, assert_empty
+from tests.router.fakes import Lost, assert_empty, tell
 
 
 class Whimsical:
@@ -149,20 +149,20 @@ class Chaos:
                     gone.set_result(None)
             if self.random.random() < 0.5:
                 one.set(is_known_dead=True)
-                self.router.group_lost(one.name, "killed")
+                tell(self.router, one.name, gone=True)
 
     def drain(self):
         if self.groups:
             one = self.random.choice(self.groups)
             one.set(draining=not one.draining)
-            self.router.set_draining(one.name, one.draining)
+            tell(self.router, one.name, draining=one.draining)
 
     def load(self):
         if self.groups:
             one, name = self.random.choice(self.groups), self.random.choice(self.names)
             ready = self.random.random() < 0.7
             one.set(ready=one.ready | {name} if ready else one.ready - {name})
-            self.router.set_ready(one.name, name, ready)
+            tell(self.router, one.name, ready=one.ready)
 
     def cancel(self):
         begun = [task for task in self.tasks if not task.done()]

@@ -6,9 +6,10 @@ import pytest
 
 from placement.tables import Catalogue
 from router import LiveGroup, NotServed, Request, Router, RouterSettings
+from router.hall import RELOAD_S
 from router.virtual_time import run_virtually
 from tests.placement.worlds import World, group, node, one_model_world, shape
-from tests.router.fakes import Lost, ObedientGroup, assert_empty, collect, live, scene
+from tests.router.fakes import Lost, ObedientGroup, assert_empty, collect, live, scene, tell
 
 
 class Scene:
@@ -205,7 +206,7 @@ async def test_waiting_requests_of_a_dead_group_go_to_others():
         s.submit(name)
     await s.at(0.25)
     s.groups[0].die()
-    s.router.group_lost("g0", "killed")
+    tell(s.router, "g0", gone=True)
     fates = await s.end()
     assert [fates[name][0] for name in "abcd"].count("served") >= 3
     assert all(reason in ("served", "failed", "expired") for reason, _ in fates.values())
@@ -233,14 +234,14 @@ async def test_a_draining_group_takes_no_new_ones_and_ends_its_own():
     for name in "ab":
         s.submit(name)
     await s.at(0.5)
-    s.router.set_draining("g0")
+    tell(s.router, "g0", draining=True)
     for name in "cd":
         s.submit(name)
     fates = await s.end()
     assert {reason for reason, _ in fates.values()} == {"served"}
     assert len(s.groups[0].batches) == 1
     assert len(s.groups[1].batches) == 3
-    s.router.set_draining("g0", False)
+    tell(s.router, "g0", draining=False)
     s.submit("e")
     s.submit("f")
     assert {reason for reason, _ in (await s.end()).values()} == {"served"}
@@ -253,9 +254,12 @@ async def test_without_a_replica_and_when_one_appears():
     error = s.submit("early")
     assert error.reason == "no-replica"
     assert s.router.ready_groups("a") == []
-    s.router.apply([live(s.groups[0], ready=())])
-    assert s.submit("loading").reason == "no-replica"
-    s.router.set_ready("g0", "a")
+    assert error.retry_after_s == pytest.approx(RELOAD_S)
+    s.router.apply([live(s.groups[0], ready=())], {"a": 12.5})
+    error = s.submit("loading")
+    assert (error.reason, error.retry_after_s) == ("no-replica", pytest.approx(12.5))
+    assert s.router.retry_after_s("a") == pytest.approx(12.5)
+    s.router.apply([live(s.groups[0])])
     s.submit("ready")
     assert (await s.end())["ready"] == ("served", 1.0)
     assert s.submit("unknown", model="b").reason == "no-replica"
@@ -463,8 +467,6 @@ def test_bad_groups_are_one_line():
 
     async def main():
         router = Router(world.problem, (Lost,))
-        with pytest.raises(ValueError, match="no group is named 'x'"):
-            router.set_ready("x", "a")
         spec = world.plan.groups[0]
         twice = [LiveGroup(name="g", spec=spec, handle=None, ready=("a",)) for _ in range(2)]
         with pytest.raises(ValueError, match="names must differ"):

@@ -16,13 +16,15 @@ from tests.placement.worlds import random_world, worlds
 from tests.router.fakes import Lost, collect, live, obedient_groups
 
 
-async def route(world, max_batch, travels):
+async def route(world, max_batch, travels, rule):
     """What became of each request: reason, group, start; and who ran together."""
     loop = asyncio.get_running_loop()
     catalogue = Catalogue(world.problem)
     travel_s = world.overhead if travels else 0.0
-    groups = obedient_groups(world.problem, world.plan, catalogue, travel_s=travel_s)
-    router = Router(world.problem, (Lost,), RouterSettings(max_batch=max_batch, even_models=False), now=loop.time)
+    batches = rule == "deadline"
+    groups = obedient_groups(world.problem, world.plan, catalogue, travel_s=travel_s, batches=batches)
+    bounds = RouterSettings(max_batch=max_batch, even_models=False, dispatch=rule)
+    router = Router(world.problem, (Lost,), bounds, now=loop.time)
     router.apply([live(group) for group in groups])
     names = [model.name for model in world.problem.models]
     fates = {}
@@ -55,13 +57,13 @@ async def route(world, max_batch, travels):
     return fates, starts
 
 
-def assert_same(world, max_batch, travels=True):
+def assert_same(world, max_batch, travels=True, rule="deadline"):
     # A group without models says nothing to a router, but slows the waking of all of its shape in the simulator.
     world = world.with_groups([entry for entry in world.groups if entry["models"] + entry.get("parked", [])])
-    fates, starts = run_virtually(route(world, max_batch, travels))
+    fates, starts = run_virtually(route(world, max_batch, travels, rule))
     catalogue = Catalogue(world.problem)
     tables = catalogue.tables(world.plan)
-    records = record_served(tables, catalogue.stages, world.workload, "deadline", max_batch)
+    records = record_served(tables, catalogue.stages, world.workload, rule, max_batch)
     assert [fates[number] for number in range(len(world.arrivals))] == [REASONS[s] for s in records.status]
     ran = np.flatnonzero(records.replica != NOBODY).tolist()
     assert sorted(starts) == ran
@@ -77,6 +79,15 @@ def assert_same(world, max_batch, travels=True):
 @given(worlds(), st.sampled_from((1, 2, 16)), st.booleans())
 def test_the_router_decides_as_the_simulator(world, max_batch, travels):
     fates, _ = assert_same(world, max_batch, travels)
+    for fate in set(fates.values()):
+        event(fate)
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.booleans())
+def test_the_router_decides_as_the_simulator_under_the_other_rule(world, travels):
+    fates, _ = assert_same(world, 1, travels, "shortest-queue")
+    assert set(fates.values()) <= {"served", "refused", "no-replica"}
     for fate in set(fates.values()):
         event(fate)
 

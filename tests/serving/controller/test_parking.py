@@ -59,3 +59,27 @@ def test_who_goes_while_a_model_wakes_leaves_it_known_which_is_awake(order):
         assert group.awake == {parking.awake}
 
     run(work(), 10)
+
+
+def test_a_model_under_steady_load_does_not_keep_the_others_asleep():
+    async def work():
+        group = Sleeper()
+        parking = ParkingGroup(group, ("a", "b"))
+        ended, may_answer = [], asyncio.Event()
+
+        async def infer(request, model, inputs, kinds=None):
+            await may_answer.wait()
+            ended.append(request)
+
+        group.infer = infer
+        tasks = []
+        for request, model in (("1", "a"), ("2", "a"), ("3", "b"), ("4", "a"), ("5", "b")):
+            tasks.append(asyncio.create_task(parking.infer(request, model, [])))
+            await asyncio.sleep(0.01)
+        tasks[3].cancel()  # who goes leaves its place
+        may_answer.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert ended == ["1", "2", "3", "5"]
+        assert group.orders == ["resume a", "suspend a", "resume b"]
+
+    run(work(), 10)

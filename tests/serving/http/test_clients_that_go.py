@@ -1,11 +1,13 @@
 """Clients that leave, stall, dawdle or flood: nothing of theirs stays."""
 
+import asyncio
 import json
 import time
 
 import pytest
 
-from serving.http import HttpSettings
+from serving.http import HttpSettings, endpoint
+from serving.http.call import Call
 from tests.serving.http.doubles import DirectRouter, EchoGroup, running
 from tests.serving.http.raw import Answer, ask, connect, exchange, read_all, request
 
@@ -72,6 +74,22 @@ def test_a_client_that_does_not_read_is_given_up():
         for _ in range(4):
             one.sendall(post(body))
         server.wait_until(lambda: server.group.cancelled and not server.group.open, 8.0)
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_a_client_that_does_not_read_its_error_is_given_up(is_started, monkeypatch):
+    monkeypatch.setattr(endpoint, "TELL_S", 0.05)
+
+    async def work():
+        async def send(message):
+            await asyncio.sleep(60)
+
+        call = Call({"headers": [], "path": "/"}, None, send, QUICK)
+        call.is_started = is_started
+        await asyncio.wait_for(endpoint.fail(call, ValueError("unforeseen")), 5.0)
+        assert call.facts["ended"] == "stalled"
+
+    asyncio.run(work())
 
 
 def test_slow_heads_and_bodies():

@@ -173,6 +173,12 @@ def test_what_is_sent_in_one_iteration_is_one_write(run):
 
         def set_write_buffer_limits(self, *_): ...
 
+        def get_extra_info(self, name):
+            return self
+
+        def fileno(self):
+            return -1
+
         def abort(self): ...
 
     async def main():
@@ -429,7 +435,7 @@ def test_threads_post_and_each_ones_messages_stay_in_order(run, tmp_path):
 
         def post(thread):
             for number in range(2000):
-                assert link.post(Say(number, bytes([thread])))
+                assert link.post(Say(number, bytes([thread])), at_once=thread % 2 == 0)
 
         threads = [threading.Thread(target=post, args=(n,)) for n in range(4)]
         for thread in threads:
@@ -444,6 +450,28 @@ def test_threads_post_and_each_ones_messages_stay_in_order(run, tmp_path):
         await until(lambda: here.ended)
         assert here.got[8000:] == [Say(n) for n in range(10)]
         assert not link.post(Say(1))
+        await here.close()
+
+    run(main())
+
+
+def test_a_frame_of_which_the_socket_takes_a_part_is_not_torn_by_the_loops_own(run, tmp_path):
+    async def main():
+        settings = LinkSettings(max_frame_bytes=2**21, max_unsent_bytes=2**28, life_s=30, ping_s=0.01)
+        here = await Here().listen(f"unix:{tmp_path}/s", settings)
+        link, *_ = await here.connect(settings)
+        large = b"x" * 700_000  # no socket's buffer holds it
+        thread = threading.Thread(target=lambda: [link.post(Say(number, large), at_once=True) for number in range(40)])
+        thread.start()
+        for number in range(400):
+            link.send(Say(number, b"small"))
+            await asyncio.sleep(0.001)
+        await until(lambda: len(here.got) == 440)
+        thread.join()
+        for body, count in ((large, 40), (b"small", 400)):
+            assert [message.number for message in here.got if message.body == body] == list(range(count))
+        link.close()
+        await link.wait_closed()
         await here.close()
 
     run(main())

@@ -35,7 +35,7 @@ from serving.controller.replan import Replanner
 from serving.controller.runner import Setup
 from serving.controller.served import ModelFiles, read_models
 from serving.controller.swaps import Swaps
-from serving.controller.training import open_training
+from serving.controller.training import jobs_folder, open_training
 from serving.http import HttpServer, HttpSettings, Service, check_address, get_log, make_app
 from serving.profiler.cache import Cache, default_folder
 from serving.profiler.effort import FULL, Effort
@@ -133,7 +133,8 @@ async def running_server(
     controller = Controller(problem, router, setup)
     replanner, keeper = Replanner(controller, config.replan), ExpertKeeper(controller, experts, config.experts)
     paths = [entry.path for entry in config.models]
-    swaps = Swaps(controller, files)
+    swaps = Swaps(controller, files, None if config.training is None else jobs_folder(config.training))
+    swaps.recall()
     training = open_training(config.training, problem.cluster, controller.ledger, devices, paths, swaps.begin)
     lender = None if training is None else Lender(controller, training, training.loans)
     service = Service(

@@ -82,7 +82,7 @@ class TrainingQueue:
         """`places`: what each device is on this machine; `models`: the directories of those that are served;
         `on_trained`: a job is done whose model shall be served."""
         self.loans = config.loans
-        policy, folder = policy_named(config.policy), _folder(config)
+        policy, folder = policy_named(config.policy), jobs_folder(config)
         warm_up(policy, cluster)
         store = open_store(config.store)
         store.set_quotas({user: Quota(quota.jobs, quota.devices) for user, quota in config.quotas.items()})
@@ -154,7 +154,7 @@ def open_training(
     return None if config is None else TrainingQueue(config, cluster, ledger, places, models, on_trained)
 
 
-def _folder(config: TrainingConfig) -> Path:
+def jobs_folder(config: TrainingConfig) -> Path:
     """Beside a store that is a file; elsewhere it must be named, since other machines need it too."""
     if config.folder is not None:
         return Path(config.folder)

@@ -74,7 +74,10 @@ def test_a_device_is_lent_and_comes_back_and_what_was_trained_serves(config, tin
         moves = lambda: ask_admin(server.url, "/admin/explain/moves")["moves"]  # noqa: E731
         server.wait_until(lambda: any(one["what"] == "replaced" and one.get("model") == "chat" for one in moves()))
         server.wait_until(lambda: server.complete(16)[1]["choices"][0]["text"] != before)
+        after = server.complete(16)[1]["choices"][0]["text"]
         server.wait_until(lambda: owner(server) in ("idle", "group g1"))
+    with Server(config) as server:
+        assert server.complete(16)[1]["choices"][0]["text"] == after
     assert any("waits in memory" in event.why for event in store.events("lesson"))
     store.close()
 

@@ -30,6 +30,8 @@ from training.queue.states import State
 
 MAX_LOSSES = 100
 """A job whose processes vanish more often than this has failed."""
+HEALTHY_S = 600.0
+"""Unless they lived so long: then the count begins anew."""
 LONGEST_BACK_OFF_S = 60.0
 
 Note = Callable[[str, dict[str, Any]], None]
@@ -168,14 +170,14 @@ class Attendant:
             case Exited(stopped=True):
                 await self._leave(record, "suspended", "was told to stop")
             case Exited(code=None):
-                await self._again(record, str(seen), "losses", record.losses + 1, MAX_LOSSES)
+                await self._again(record, str(seen), "losses", _losses(record), MAX_LOSSES)
             case Exited(code=code):
                 await self._again(
                     record, str(seen), "failures", record.failures + 1, record.job.retries, exit_code=code
                 )
             case Gone():
                 why = "its processes were gone"
-                await self._again(record, why, "losses", record.losses + 1, MAX_LOSSES)
+                await self._again(record, why, "losses", _losses(record), MAX_LOSSES)
 
     async def _again(self, record: Record, why: str, column: str, count: int, most: int, **changes: Any) -> None:
         changes |= {column: count}
@@ -199,3 +201,9 @@ class Attendant:
     def preempted(self, record: Record) -> Observed:
         observed = self.released(record)
         return msgspec.structs.replace(observed, preemptions=observed.preemptions + 1)
+
+
+def _losses(record: Record) -> int:
+    """With the one just seen."""
+    started = record.observed.last_start
+    return 1 if started is not None and time.time() - started > HEALTHY_S else record.losses + 1

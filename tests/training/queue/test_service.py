@@ -7,14 +7,16 @@ import signal
 import sys
 import time
 
+import msgspec
 import pytest
 
 from tests.training.queue.controllers import witness
 from tests.training.queue.worlds import Lent, cluster, job, running, service, shell, states, until
 from training.queue import ANYBODY, CommandRunner, OwnDevices, Quota, Running, open_store, read_log
+from training.queue.attendant import HEALTHY_S, _losses
 from training.queue.claims import register
 from training.queue.processes import find_process
-from training.queue.record import Process
+from training.queue.record import Observed, Process, Record
 from training.queue.runner import Exited
 
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.02; done"
@@ -73,6 +75,14 @@ async def test_what_cannot_be_started_now_is_tried_again(store, tmp_path):
     record = store.get("a")
     assert (record.state, record.losses, record.failures, record.attempts) == ("finished", 2, 0, 3)
     assert any("cannot be started: no process" in event.why for event in store.events("a"))
+
+
+def test_processes_that_lived_long_are_lost_for_the_first_time():
+    record = msgspec.structs.replace(Record.of(shell("a", "true"), 1, 0.0), losses=5)
+    for lived_s, losses in ((None, 6), (1.0, 6), (HEALTHY_S + 1, 1)):
+        started = None if lived_s is None else time.time() - lived_s
+        observed = Observed(last_start=started)
+        assert _losses(msgspec.structs.replace(record, observed=observed)) == losses
 
 
 @live

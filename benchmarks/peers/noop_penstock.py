@@ -59,7 +59,7 @@ def make_problem() -> Problem:
 def make_service(router: Router[Group]) -> Service:
     tokenizer = Tokenizer(Backend(WordLevel({"a": 0}, "a")), TextFiles({}, (), {}), NAME)
     model = ServedModel(name=NAME, kind="embed", tokenizer=tokenizer, max_positions=512, vocabulary=32_000, width=WIDTH)
-    return Service(router=router, models={NAME: model}, settings=HttpSettings())
+    return Service(router=router, models={NAME: model}, settings=HttpSettings(log_requests=False))
 
 
 async def main(port: int) -> None:

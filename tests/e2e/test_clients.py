@@ -1,6 +1,7 @@
 """The clients that people have, against a real server with real workers."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import openai
 import pytest
 import tritonclient.http
 
+from benchmarks.peers.environment import peer_python
 from placement.cli.admin import ask_admin
 from placement.files import write_json
 from placement.plan import Group, Plan, write_plan
@@ -75,3 +77,25 @@ def test_a_plan_is_searched_and_taken_up_by_one_command(server, tmp_path):
     apart = tuple(Group((f"local/{n}",), 1, 1, ("chat", "embed"), {"chat": CACHE_BYTES}) for n in range(2))
     write_plan(tmp_path / "before.json", Plan(apart))
     ask_admin(server.url, "/admin/plan", (tmp_path / "before.json").read_bytes())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["completions", "chat"])
+def test_vllm_bench_serve(server, tiny_models, tmp_path, way):
+    """vLLM's own load test, from an environment of its own, which is made the first time."""
+    path, backend = {
+        "completions": ("/v1/completions", "openai"),
+        "chat": ("/v1/chat/completions", "openai-chat"),
+    }[way]
+    command = [str(peer_python("vllm")), "-m", "vllm.entrypoints.cli.main", "bench", "serve"]
+    command += ["--backend", backend, "--base-url", server.url, "--endpoint", path, "--model", "chat"]
+    command += ["--tokenizer", str(tiny_models / "chat"), "--dataset-name", "random", "--num-prompts", "30"]
+    command += ["--random-input-len", "24", "--random-output-len", "8", "--request-rate", "20", "--ignore-eos"]
+    command += ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json"]
+    offline = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=offline)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["completed"] == 30
+    assert result["total_output_tokens"] == 240
+    assert 0 < result["mean_ttft_ms"] < 5000

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from moe.expert_placement import read_placement
+from moe.popularity import FILE_NAME, Marginal, load_profile
 from placement.costs.transformer import TransformerConfig
 from placement.errors import InputError
 from placement.plan import Group, Plan, stage_bytes
@@ -28,6 +29,17 @@ class ExpertModel:
 
     config: ModelConfig
     precision: str
+    directory: Path
+
+    def profile(self) -> Marginal | None:
+        """How often experts were chosen when `penstock moe profile` looked; None where it has not."""
+        path = self.directory / FILE_NAME
+        if not path.is_file():
+            return None
+        found = load_profile(path).marginal
+        if found.choices.shape != (self.layers, self.sizes.experts):
+            raise InputError(f"{path}: of a model with other experts than {self.directory}")
+        return found
 
     @property
     def sizes(self) -> TransformerConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moe.arrays import Floats
-from moe.popularity import Accuracy, Recent
+from moe.popularity import Accuracy, Marginal, Recent
 
 MOST_TOP = 8
 """Experts whose being foreseen is measured; fewer where a layer has few."""
@@ -23,6 +23,11 @@ class ExpertPopularity:
         self._top = max(1, min(MOST_TOP, experts // 4))
         self._top_k, self._least_tokens = top_k, least_tokens
         self._waiting: Floats = np.zeros((layers, experts))
+
+    def begin_with(self, profile: Marginal) -> None:
+        """What was learned before, elsewhere, counts as the first batch, and as no larger than one."""
+        self.last = profile.load() * self._least_tokens
+        self.recent.note(self.last, self._least_tokens)
 
     def add(self, counts: Floats) -> None:
         """Choices [layers, experts] that a group has counted since it was last asked."""

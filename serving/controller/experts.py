@@ -93,17 +93,27 @@ class ExpertKeeper:
         await asyncio.gather(*(self._look_at(model, runners) for model, runners in holders.items()))
 
     async def _look_at(self, model: str, runners: list[GroupRunner]) -> None:
-        known = self._models[model]
-        if model not in self.popularity:
-            sizes = known.sizes
-            least = self.settings.tokens
-            self.popularity[model] = ExpertPopularity(known.layers, sizes.experts, sizes.top_k, least)
+        is_new = model not in self.popularity
+        if is_new:
+            self.popularity[model] = await self._begin(model)
         popularity = self.popularity[model]
         for counts in await asyncio.gather(*(self._routes(runner, model) for runner in runners)):
             if counts is not None:
                 popularity.add(counts)
-        if popularity.learn():
+        if popularity.learn() or (is_new and popularity.last is not None):
             await asyncio.gather(*(self._decide(runner, model, popularity) for runner in runners))
+
+    async def _begin(self, model: str) -> ExpertPopularity:
+        """With what lies beside the model's weights, if anything."""
+        known = self._models[model]
+        popularity = ExpertPopularity(known.layers, known.sizes.experts, known.sizes.top_k, self.settings.tokens)
+        try:
+            profile = await asyncio.to_thread(known.profile)
+            if profile is not None and profile.tokens:
+                popularity.begin_with(profile)
+        except InputError as error:
+            self._controller.journal.note("model", model, "profile of experts not used", reason=str(error))
+        return popularity
 
     async def _routes(self, runner: GroupRunner, model: str) -> Floats | None:
         try:

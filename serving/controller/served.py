@@ -51,7 +51,7 @@ class ModelFiles:
 
     @property
     def experts(self) -> ExpertModel:
-        return ExpertModel(self.config, self.entry.precision)
+        return ExpertModel(self.config, self.entry.precision, Path(self.entry.path))
 
     @property
     def probe(self) -> Probe:

@@ -68,7 +68,7 @@ def plan(path=None):
 @contextlib.asynccontextmanager
 async def serving(directory, first, **settings):
     config, world = read_config(directory), problem()
-    models = {"moe": ExpertModel(config, "fp32")}
+    models = {"moe": ExpertModel(config, "fp32", directory)}
 
     def spec_of(group, model):
         places = read_places(group, model, config.sizes)

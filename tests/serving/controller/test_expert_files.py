@@ -1,5 +1,7 @@
 """Placements that a plan names: what is read, what is refused and how that is said; and what is learned of routes."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from serving.small_models.settings import LanguageSettings
 from tests.serving.controller.expert_world import SPREAD, UNEVEN, plan, problem, write_places
 
 SETTINGS = LanguageSettings(hidden=32, heads=4, kv_heads=2, ffn=24, layers=3, experts=6, top_k=2)
-MODEL = ExpertModel(parse_config(language_config(SETTINGS, 300, (2,), 0), "test"), "fp32")
+MODEL = ExpertModel(parse_config(language_config(SETTINGS, 300, (2,), 0), "test"), "fp32", Path("nowhere"))
 EXPERT_BYTES = 3 * 32 * 24 * 4
 
 

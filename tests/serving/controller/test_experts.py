@@ -7,15 +7,19 @@ import shutil
 import signal
 import time
 
+import numpy as np
 import pytest
 
+from moe.popularity import FILE_NAME, Paths, save_profile
 from placement.errors import InputError
 from router import NotServed
 from serving.controller import views
+from serving.controller.expert_files import ExpertModel
 from serving.controller.expert_views import expert_figures, explain_experts
 from serving.controller.experts import Where
 from serving.controller.group_experts import Placed
 from serving.controller.status import explain_text, status_text
+from serving.models import read_config
 from tests.serving.controller.expert_world import (
     SPREAD,
     UNEVEN,
@@ -61,6 +65,34 @@ def test_experts_move_to_where_they_are_less_waited_for_and_stay_through_a_death
             await check_death(controller, keeper, expected, moved)
 
     run(work(), 100)
+
+
+def test_experts_are_placed_by_the_models_profile_before_anybody_asks(directory, tmp_path):
+    own = shutil.copytree(directory, tmp_path / "moe")
+    paths = Paths(3, 6)
+    paths.learn(np.random.default_rng(0).integers(0, 5, (500, 3, 1)))  # nobody chooses the last, alone on its device
+    save_profile(own / FILE_NAME, paths)
+
+    async def work():
+        first = plan(write_places(tmp_path / "places.json", UNEVEN))
+        async with serving(own, first) as (controller, keeper):
+            await keeper.look()
+            assert keeper.moves[WHERE] == 1
+            assert controller.runners["g0"].experts.placed["moe"].now != UNEVEN
+            await keeper.look()
+            assert keeper.moves[WHERE] == 1
+
+    run(work(), 100)
+
+
+def test_a_profile_of_another_model_is_not_used(directory, tmp_path):
+    own = shutil.copytree(directory, tmp_path / "moe")
+    paths = Paths(2, 6)
+    paths.learn(np.zeros((5, 2, 1), np.int64))
+    save_profile(own / FILE_NAME, paths)
+    with pytest.raises(InputError, match="of a model with other experts"):
+        ExpertModel(read_config(own), "fp32", own).profile()
+    assert ExpertModel(read_config(directory), "fp32", directory).profile() is None
 
 
 def check_told(controller, keeper):

@@ -32,7 +32,7 @@ def choose_nodes(
     if rule == "random":
         assert rng is not None
         return [int(node) for node in rng.permutation(np.array(lent, np.int64))[:count]]
-    harm = _Harm(lent, jobs_on, spare)
+    harm = Harm(lent, jobs_on, spare)
     taken: list[int] = []
     for _ in range(min(count, len(lent))):
         first = harm.jobs if rule == "fewest-jobs" else harm.cost
@@ -42,13 +42,7 @@ def choose_nodes(
     return taken
 
 
-def server_costs(nodes: list[int], jobs_on: Spread, spare: Mapping[int, int]) -> list[float]:
-    """What taking each node back would cost, before any is taken."""
-    harm = _Harm(nodes, jobs_on, spare)
-    return [harm.cost[node] for node in nodes]
-
-
-class _Harm:
+class Harm:
     """What taking each node that is still there would do."""
 
     def __init__(self, nodes: list[int], jobs_on: Spread, spare: Mapping[int, int]) -> None:

@@ -13,7 +13,7 @@ from tests.training.worlds import fleet, job, nodes, random_jobs, run
 from training.demand import Demand
 from training.jobs import Amdahl, Measured
 from training.knapsack import best_choice, is_concave
-from training.loans import choose_nodes, server_costs
+from training.loans import Harm, choose_nodes
 from training.simulator import World
 from training.view import Allocation
 
@@ -100,7 +100,7 @@ def test_a_curve_with_a_jump_takes_the_table():
 
 def test_reclaim_takes_the_cheapest_and_updates_the_costs():
     jobs_on = {0: {1: 1, 2: 1}, 1: {2: 1}, 2: {3: 1, 4: 1}, 3: {3: 1, 4: 1}}
-    assert server_costs([1, 2, 3, 4], jobs_on, {}) == [0.5, 1.5, 1.0, 1.0]
+    assert Harm([1, 2, 3, 4], jobs_on, {}).cost == {1: 0.5, 2: 1.5, 3: 1.0, 4: 1.0}
     assert choose_nodes([1, 2, 3, 4], jobs_on, {}, 1) == [1]
     # Job 0 is gone: 2, 3 and 4 all cost 1 now.
     assert choose_nodes([1, 2, 3, 4], jobs_on, {}, 2) == [1, 2]
@@ -111,7 +111,7 @@ def test_reclaim_takes_the_cheapest_and_updates_the_costs():
 
 def test_reclaim_scales_flexible_workers_in_first():
     jobs_on = {0: {1: 2, 2: 2}, 1: {3: 1}}
-    assert server_costs([1, 2, 3], jobs_on, {0: 2}) == [0, 0, 1]
+    assert Harm([1, 2, 3], jobs_on, {0: 2}).cost == {1: 0, 2: 0, 3: 1}
     # Either half of job 0 is free of charge; once it is gone, its other half costs as much as job 1, which is smaller.
     assert choose_nodes([1, 2, 3], jobs_on, {0: 2}, 2) == [1, 3]
 

@@ -7,8 +7,9 @@ python -m benchmarks.fidelity [--tiny] [--sets real emulated] [--workers paced|r
 cores), one-pass models one by one and in batches, generating ones, each on two placements. `emulated`: workers without
 models on 16 to 64 devices. Each point sends its arrivals over HTTP to a server that refuses by deadline, and simulates
 the same arrivals with the measured profile and with how the placement was seen to serve before (harness/service.py),
-which the server is told too. `ratio`: the largest of the differences over their limits. With --records a
-run that was stopped goes on where it was; a complete one only prints and draws.
+which the server is told too; `drift` is how much slower than then the workers were, by their own count, which the
+server is not told. `ratio`: the largest of the differences over their limits. With --records a run that was stopped
+goes on where it was; a complete one only prints and draws.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from benchmarks.harness.draw import demand_of, measured, send, simulated
 from benchmarks.harness.fidelity_figure import write_figure
 from benchmarks.harness.fidelity_worlds import Load, Setting, emulated_settings, real_settings
 from benchmarks.harness.records import Record, Records
-from benchmarks.harness.server import Server
-from benchmarks.harness.service import Service, look_at_service
+from benchmarks.harness.service import Service, Simulation, drift, look_at_service
+from benchmarks.harness.watched_server import WatchedServer as Server
 from benchmarks.harness.world import World
 from placement.plan import Plan
 from placement.problem import Problem
@@ -118,28 +119,38 @@ class Trial:
         with Server(world.write(placement, overhead=service.overhead_s, dispatch=rule), given) as server:
             self._look(problem, plan, server)
             for load in loads:
-                figures = try_load(problem, plan, rule, server.url, load, full, self.seconds, traffic)
+                model = Simulation(problem, plan, rule)
+                figures = try_load(model, service, server, load, load.rate * full, self.seconds, traffic)
                 kept = {"stretch": round(service.stretch, 4), "overhead_ms": round(1e3 * service.overhead_s, 3)}
                 self.records.add(self._key(placement, load) | figures | kept)
                 note(f"  {load}: {told(figures)}")
 
     def _look(self, problem: Problem, plan: Plan, server: Server) -> Service:
         setting = self.setting
-        return look_at_service(problem, plan, server.url, rule=setting.rule, burst=self.burst, **setting.traffic)
+        return look_at_service(problem, plan, server, rule=setting.rule, burst=self.burst, **setting.traffic)
 
 
 def try_load(
-    problem: Problem, plan: Plan, rule: Rule, url: str, load: Load, full: float, seconds: float, traffic: dict[str, Any]
+    model: Simulation,
+    service: Service,
+    server: Server,
+    load: Load,
+    rate: float,
+    seconds: float,
+    traffic: dict[str, Any],
 ) -> Record:
-    sent = send(url, rate=f"{load.rate * full}", cv=f"{load.cv}", duration=f"{seconds}s", seed=1, **traffic)
-    goals = [model.slo for model in problem.models]
+    before_s = server.busy_s()
+    sent = send(server.url, rate=f"{rate}", cv=f"{load.cv}", duration=f"{seconds}s", seed=1, **traffic)
+    factor = drift(model, sent, server.busy_s() - before_s, service)
+    goals = [one.slo for one in model.problem.models]
     return {
-        "rule": rule,
+        "rule": model.rule,
         "requests": len(sent.demand),
-        "per_s": round(load.rate * full, 2),
-        "generates": any(model.generates for model in problem.models),
+        "per_s": round(rate, 2),
+        "generates": any(one.generates for one in model.problem.models),
+        "drift": round(factor, 4),
         "measured": measured(sent).figures(goals),
-        "simulated": simulated(problem, plan, sent.demand, rule).figures(goals),
+        "simulated": model.stretched(factor, sent).figures(goals),
         "valid": sent.summary.valid,
     }
 

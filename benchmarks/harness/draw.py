@@ -16,6 +16,7 @@ from loadgen.load_test import LoadTest, look_at
 from loadgen.target.models import TargetModel
 from loadgen.target.url import parse_url
 from loadgen.traffic_options import TrafficOptions
+from placement.outcome import Outcome
 from placement.plan import Plan
 from placement.problem import Problem, Slo
 from placement.rules import Rule
@@ -78,8 +79,16 @@ def measured(sent: Sent) -> Seen:
 
 def simulated(problem: Problem, plan: Plan, demand: Demand, rule: Rule = "deadline") -> Seen:
     """`problem` says what the requests are told: goals and overhead."""
+    return seen_of(outcome_of(problem, plan, demand, rule), demand)
+
+
+def outcome_of(problem: Problem, plan: Plan, demand: Demand, rule: Rule = "deadline") -> Outcome:
     workload = Workload(demand.arrival_s, demand.model, demand.prompt_tokens, demand.output_tokens)
-    outcome = simulate(problem, plan, workload, rule)
+    return simulate(problem, plan, workload, rule)
+
+
+def seen_of(outcome: Outcome, demand: Demand) -> Seen:
+    problem = outcome.problem
     generates = np.array([model.generates for model in problem.models])[demand.model]
     served = outcome.status == 0
     streamed = served & generates

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -31,7 +31,7 @@ class Server:
         self._core = core
         self._seen: set[int] = set()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:

@@ -1,5 +1,7 @@
 """How a placement serves beside what its profile says, measured before it is tried: a factor on all times, and seconds
 spent outside the stages. Found from requests that come alone and from a burst, by what the simulator makes of both.
+A machine that others use is not always as fast as it was then: `drift` says how fast it was later, by the time that the
+workers themselves count as busy.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.draw import Seen, demand_of, measured, send, simulated
+from benchmarks.harness.draw import Seen, demand_of, measured, outcome_of, seen_of, send, simulated
+from benchmarks.harness.watched_server import WatchedServer
 from loadgen.client.run import Outcome as Sent
-from placement.plan import Plan
+from placement.outcome import Outcome
+from placement.plan import Group, Plan, replica_profile
 from placement.problem import Problem, Slo
 from placement.rules import Rule
 from serving.controller.planning import paced
@@ -27,6 +31,9 @@ AMONG, AMONG_S = 2.0, 6.0
 BUSY, BATCHES_S, SEED = 0.8, 8.0, 1000
 """Of what groups can do one by one: where batches begin to form, and for how long."""
 LEAST, MOST = 0.5, 4.0
+LOOKS = 4
+PROMPT, SEQUENCES = 48, 4
+"""A step like most, to tell stages apart by."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Service:
     """How many times as long as profiled a request occupies devices, with what passes between one and the next."""
     overhead_s: float
     """What a request takes beyond that, and that occupies nothing."""
+    busy: float = 1.0
+    """What first stages counted meanwhile, over what the simulator makes of it."""
 
     def __str__(self) -> str:
         return f"{self.stretch:.3f} times as long as profiled, {1e3 * self.overhead_s:.2f} ms outside"
@@ -47,7 +56,7 @@ class Service:
 def look_at_service(
     problem: Problem,
     plan: Plan,
-    url: str,
+    server: WatchedServer,
     *,
     rule: Rule = "deadline",
     alone: int = 24,
@@ -61,7 +70,7 @@ def look_at_service(
     few = demand_of(problem, rate="1", cv="0.01", duration=f"{2 * len(problem.models)}s", **traffic)
     rate = APART * len(plan.groups) / float(np.nanmean(simulated(patient, plan, few).latency_s))
     told = {"slo": f"{PATIENT_S:g}s", "cv": "0.01", **traffic}
-    apart = send(url, rate=f"{rate}", duration=f"{min(alone / rate, MOST_ALONE_S)}s", **told)
+    apart = send(server.url, rate=f"{rate}", duration=f"{min(alone / rate, MOST_ALONE_S)}s", **told)
     count = burst * max(len(plan.groups) / 2, 1)
     among = {"rate": f"{count / BURST_S}", "duration": f"{BURST_S}s"}
     if any(model.generates for model in problem.models):
@@ -70,7 +79,17 @@ def look_at_service(
         # In a burst the batches are the largest there are; what is asked for is how usual ones hold.
         among = {"rate": f"{BUSY / APART * rate}", "duration": f"{BATCHES_S}s"}
         told |= {"cv": "1", "seed": SEED}
-    return _fit(Simulation(patient, plan, rule), apart, send(url, **among, **told))
+    before_s = server.busy_s()
+    together = send(server.url, **among, **told)
+    return _fit(Simulation(patient, plan, rule), apart, together, server.busy_s() - before_s)
+
+
+def drift(model: Simulation, sent: Sent, busy_s: float, service: Service) -> float:
+    """How many times as long as when the service was looked at everything took; `model` has the service applied."""
+    factor = 1.0
+    for _ in range(LOOKS):  # batches and queues are others at another speed
+        factor *= busy_s / model.busy_s(factor, sent) / service.busy
+    return factor
 
 
 @dataclass(frozen=True)
@@ -83,10 +102,32 @@ class Simulation:
 
     def stretched(self, stretch: float, sent: Sent) -> Seen:
         """What was sent, with all times so many times as long."""
-        return simulated(Service(stretch, 0.0).applied(self.problem), self.plan, sent.demand, self.rule)
+        return seen_of(self._outcome(stretch, sent), sent.demand)
+
+    def busy_s(self, stretch: float, sent: Sent) -> float:
+        """How long the first stages of all groups are busy with it."""
+        outcome, total_s = self._outcome(stretch, sent), 0.0
+        for index, group in enumerate(self.plan.groups):
+            total_s += float(outcome.busy_s[index]) * self._first_share(group)
+        return total_s
+
+    def _first_share(self, group: Group) -> float:
+        """Of a group's busy time, that of its first stage over the mean of all."""
+        entry = replica_profile(group, group.models[0], self.problem)
+        assert entry is not None
+        if entry.generation is not None:
+            stages = [cost.seconds(PROMPT, SEQUENCES, 0, SEQUENCES * PROMPT) for cost in entry.generation.stages]
+        else:
+            stages = list(entry.stage_latency[1])
+        return stages[0] / float(np.mean(stages))
+
+    def _outcome(self, stretch: float, sent: Sent) -> Outcome:
+        problem = self.problem
+        models = tuple(replace(model, profile=paced(model.profile, stretch)) for model in problem.models)
+        return outcome_of(replace(problem, models=models), self.plan, sent.demand, self.rule)
 
 
-def _fit(model: Simulation, apart: Sent, together: Sent) -> Service:
+def _fit(model: Simulation, apart: Sent, together: Sent, busy_s: float) -> Service:
     """Such that the burst takes as long on average as it did, and a request alone as long to its first answer."""
     wanted_s, first = float(np.nanmean(measured(together).latency_s)), measured(apart).first_s
     low, high = LEAST, MOST
@@ -97,7 +138,7 @@ def _fit(model: Simulation, apart: Sent, together: Sent) -> Service:
         low, high = (low, middle) if taken_s > wanted_s else (middle, high)
     found = math.sqrt(low * high)
     outside_s = float(np.nanmedian(first - model.stretched(found, apart).first_s))
-    return Service(found, max(outside_s, 0.0))
+    return Service(found, max(outside_s, 0.0), busy_s / model.busy_s(found, together))
 
 
 def _patient(slo: Slo) -> Slo:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,9 +11,10 @@ from placement.errors import InputError
 from serving.engine.step import Step
 from serving.models import ModelConfig, make_shard, read_config
 from serving.models.runner import GenerateRunner, Ran, Runner, make_runner
-from serving.parallel import Parallel
+from serving.parallel import Collectives, Parallel
 from serving.worker.document import WorkerDocument
 from serving.worker.messages import ModelSpec
+from serving.worker.pacer import PacedCollectives, Pacer
 
 if TYPE_CHECKING:
     from serving.models.expert_move import ExpertMove
@@ -30,6 +30,10 @@ class DeviceRunner:
 
     def __post_init__(self) -> None:
         self._runners: dict[str, Runner] = {}
+        self._pacer = Pacer(self.document.pace) if self.document.pace > 1 else None
+        self._tensor: Collectives = self.parallel.tensor
+        if self._pacer is not None and self._tensor.size > 1:
+            self._tensor = PacedCollectives(self._tensor, self._pacer)
         self._specs: dict[str, ModelSpec] = {}
         self._moves: dict[str, ExpertMove] = {}
 
@@ -44,7 +48,7 @@ class DeviceRunner:
             config,
             shard,
             blocks=blocks,
-            tensor=self.parallel.tensor,
+            tensor=self._tensor,
             device=self.document.torch_device,
             precision=check_precision(spec.precision),
         )
@@ -89,10 +93,11 @@ class DeviceRunner:
     def run(self, step: Step) -> Ran:
         previous, following = self.parallel.previous, self.parallel.next
         inputs = None if previous is None else previous.receive()
-        began, used = time.perf_counter(), time.thread_time()
+        if self._pacer is not None:
+            self._pacer.begin()
         ran = self._runners[step.model].run(step, inputs)
-        if self.document.pace > 1:
-            _pace(began, time.thread_time() - used, self.document.pace)
+        if self._pacer is not None:
+            self._pacer.keep()
         if following is not None:
             assert ran.activations is not None
             following.send(ran.activations)
@@ -109,8 +114,3 @@ def cache_block_bytes(config: ModelConfig, tp: int, layers: int, value_bytes: in
     """Of one block on one device of a stage with so many layers."""
     sizes = config.sizes
     return 2 * layers * sizes.kv_heads_per_device(tp) * sizes.head_size * value_bytes * block_tokens
-
-
-def _pace(began: float, used_s: float, pace: float) -> None:
-    """Sleep until the step has taken `pace` times what it computed; what others did on this core does not count."""
-    time.sleep(max(began + pace * used_s - time.perf_counter(), 0.0))

@@ -1,7 +1,9 @@
 """Makes a paced worker's devices as slow as they shall be: what it computes takes `pace` times its own CPU time.
 
 It waits at the end of a step, and before every exchange between the devices of a stage, as slower devices would: who
-has more to do in a layer lets the others wait in that layer. What an exchange itself takes is not slowed down.
+has more to do in a layer lets the others wait in that layer. What an exchange itself takes is not slowed down. Others
+on the machine shall not show: CPU time does not count while they have the core, and where they slow it down from
+beside (a sibling thread, a shared cache) a small product of always the same size tells by how much.
 """
 
 from __future__ import annotations
@@ -10,25 +12,62 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from serving.parallel import Collectives, Received
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+ROWS, WIDTH = 64, 256
+LOOK_S = 0.02
+"""Between two looks at the core's speed."""
+FRESH = 0.4
+"""How much a look counts against those before."""
+
+
+class CoreSpeed:
+    """How many times as long as at its best this thread's core takes now."""
+
+    def __init__(self) -> None:
+        self._left, self._right = torch.ones(ROWS, WIDTH), torch.ones(WIDTH, WIDTH)
+        self._out = torch.empty(ROWS, WIDTH)
+        self._best_s = min(self._product_s() for _ in range(50))
+        self._looked_s = 0.0
+        self.slowness = 1.0
+
+    def look(self) -> None:
+        if time.perf_counter() < self._looked_s + LOOK_S:
+            return
+        self._product_s()  # what it needs is in the caches now
+        taken_s = self._product_s()
+        self._best_s = min(self._best_s, taken_s)
+        self.slowness += FRESH * (taken_s / self._best_s - self.slowness)
+        self._looked_s = time.perf_counter()
+
+    def _product_s(self) -> float:
+        began_s = time.thread_time()
+        torch.mm(self._left, self._right, out=self._out)
+        return time.thread_time() - began_s
+
 
 class Pacer:
     def __init__(self, pace: float) -> None:
-        self._pace = pace
+        self._pace, self._speed = pace, CoreSpeed()
         self._began_s = self._used_s = 0.0
+
+    def begin_step(self) -> None:
+        self._speed.look()
+        self.begin()
 
     def begin(self) -> None:
         """From now on it counts."""
         self._began_s, self._used_s = time.perf_counter(), time.thread_time()
 
     def keep(self) -> None:
-        """Sleep until what was computed since has taken its time; what others did on this core does not count."""
-        used_s = time.thread_time() - self._used_s
-        time.sleep(max(self._began_s + self._pace * used_s - time.perf_counter(), 0.0))
+        """Sleep until what was computed since has taken its time."""
+        own_s = (time.thread_time() - self._used_s) / self._speed.slowness
+        time.sleep(max(self._began_s + self._pace * own_s - time.perf_counter(), 0.0))
 
 
 class PacedCollectives:

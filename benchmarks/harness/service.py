@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.harness.draw import Seen, demand_of, measured, outcome_of, seen_of, send, simulated
 from benchmarks.harness.watched_server import WatchedServer
 from loadgen.client.run import Outcome as Sent
+from placement.dispatch import SERVED
 from placement.outcome import Outcome
 from placement.plan import Group, Plan, replica_profile
 from placement.problem import Problem, Slo
@@ -43,7 +44,7 @@ class Service:
     overhead_s: float
     """What a request takes beyond that, and that occupies nothing."""
     busy: float = 1.0
-    """What first stages counted meanwhile, over what the simulator makes of it."""
+    """What first stages counted meanwhile for a request that was answered, over what the simulator makes of it."""
 
     def __str__(self) -> str:
         return f"{self.stretch:.3f} times as long as profiled, {1e3 * self.overhead_s:.2f} ms outside"
@@ -88,7 +89,7 @@ def drift(model: Simulation, sent: Sent, busy_s: float, service: Service) -> flo
     """How many times as long as when the service was looked at everything took; `model` has the service applied."""
     factor = 1.0
     for _ in range(LOOKS):  # batches and queues are others at another speed
-        factor *= busy_s / model.busy_s(factor, sent) / service.busy
+        factor *= _each_s(busy_s, sent) / model.busy_s(factor, sent) / service.busy
     return factor
 
 
@@ -105,11 +106,11 @@ class Simulation:
         return seen_of(self._outcome(stretch, sent), sent.demand)
 
     def busy_s(self, stretch: float, sent: Sent) -> float:
-        """How long the first stages of all groups are busy with it."""
+        """How long the first stages of all groups are busy for each request that is answered."""
         outcome, total_s = self._outcome(stretch, sent), 0.0
         for index, group in enumerate(self.plan.groups):
             total_s += float(outcome.busy_s[index]) * self._first_share(group)
-        return total_s
+        return total_s / int((outcome.status == SERVED).sum())
 
     def _first_share(self, group: Group) -> float:
         """Of a group's busy time, that of its first stage over the mean of all."""
@@ -138,7 +139,11 @@ def _fit(model: Simulation, apart: Sent, together: Sent, busy_s: float) -> Servi
         low, high = (low, middle) if taken_s > wanted_s else (middle, high)
     found = math.sqrt(low * high)
     outside_s = float(np.nanmedian(first - model.stretched(found, apart).first_s))
-    return Service(found, max(outside_s, 0.0), busy_s / model.busy_s(found, together))
+    return Service(found, max(outside_s, 0.0), _each_s(busy_s, together) / model.busy_s(found, together))
+
+
+def _each_s(busy_s: float, sent: Sent) -> float:
+    return busy_s / int(sent.columns.answered.sum())
 
 
 def _patient(slo: Slo) -> Slo:

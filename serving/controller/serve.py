@@ -125,7 +125,7 @@ async def running_server(
     setup = Setup(
         launcher=_launcher(config, problem, files),
         devices=devices,
-        spec_of=lambda group, model: files[model].spec(group, problem),
+        spec_of=lambda group, model: files[model].spec(group, problem, config.dispatch),
         probes={name: one.probe for name, one in files.items()},
         check=partial(check_experts, problem=problem, models=experts),
         pace=config.workers.pace if config.workers.kind == "paced" else 1.0,

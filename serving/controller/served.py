@@ -14,6 +14,7 @@ import msgspec
 from placement.errors import InputError
 from placement.plan import Group, replica_profile
 from placement.problem import Problem
+from placement.rules import Rule
 from serving.config import ModelEntry, ServeConfig
 from serving.controller.expert_files import ExpertModel, read_places
 from serving.controller.probe import Probe
@@ -21,7 +22,7 @@ from serving.http import ServedModel
 from serving.models import ModelConfig, read_config
 from serving.text import Tokenizer
 from serving.text.model_files import read_object
-from serving.worker.messages import ModelSpec
+from serving.worker.messages import MAX_SEQUENCES, ModelSpec
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _PROBE_TOKENS = 4
@@ -35,10 +36,12 @@ class ModelFiles:
     config: ModelConfig
     tokenizer: Tokenizer
 
-    def spec(self, group: Group, problem: Problem) -> ModelSpec:
-        """How a group's workers load it: with the plan's cache, and steps that keep the pace its goal asks for."""
+    def spec(self, group: Group, problem: Problem, rule: Rule = "deadline") -> ModelSpec:
+        """How a group's workers load it: with the plan's cache, and steps that keep the pace its goal asks for. Under
+        a rule that knows no batches, what waits there for a one-pass model is not taken together."""
         entry, tpot_s = replica_profile(group, self.entry.name, problem), self.entry.goal.tpot
         pace = entry.generation if entry is not None and math.isfinite(tpot_s) else None
+        alone = rule == "shortest-queue" and self.config.task != "generate"
         return ModelSpec(
             name=self.entry.name,
             path=self.entry.path,
@@ -46,6 +49,7 @@ class ModelFiles:
             kv_bytes=group.kv_bytes.get(self.entry.name, 0),
             tpot_s=None if pace is None else tpot_s,
             step_costs=() if pace is None else pace.stages,
+            max_sequences=1 if alone else MAX_SEQUENCES,
             experts=read_places(group, self.entry.name, self.config.sizes),
         )
 

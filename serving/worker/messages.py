@@ -19,6 +19,9 @@ class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     pass
 
 
+MAX_SEQUENCES = 256
+
+
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model as a group shall hold it."""
 
@@ -28,7 +31,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     kv_bytes: int = 0
     """Cache on each device; a generating model needs some."""
     step_tokens: int = 512
-    max_sequences: int = 256
+    max_sequences: int = MAX_SEQUENCES
+    """In a step."""
     tpot_s: float | None = None
     """Seconds between two tokens of a sequence that prompts beside it must leave; needs `step_costs`."""
     step_costs: tuple[StepCost, ...] = ()

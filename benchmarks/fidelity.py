@@ -7,7 +7,7 @@ python -m benchmarks.fidelity [--tiny] [--sets real emulated] [--workers paced|r
 cores), one-pass models one by one and in batches, generating ones, each on two placements. `emulated`: workers without
 models on 16 to 64 devices. Each point sends its arrivals over HTTP to a server that refuses by deadline, and simulates
 the same arrivals with the measured profile and with how the placement was seen to serve before (harness/service.py),
-which the server is told too; `drift` is how much slower than then the workers were, by their own count, which the
+which the server is told too; `drift` is how much slower than then real workers were, by their own count, which the
 server is not told. `ratio`: the largest of the differences over their limits. With --records a run that was stopped
 goes on where it was; a complete one only prints and draws.
 """
@@ -120,7 +120,7 @@ class Trial:
             self._look(problem, plan, server)
             for load in loads:
                 model = Simulation(problem, plan, rule)
-                figures = try_load(model, service, server, load, load.rate * full, self.seconds, traffic)
+                figures = try_load(model, self.workers, service, server, load, load.rate * full, self.seconds, traffic)
                 kept = {"stretch": round(service.stretch, 4), "overhead_ms": round(1e3 * service.overhead_s, 3)}
                 self.records.add(self._key(placement, load) | figures | kept)
                 note(f"  {load}: {told(figures)}")
@@ -132,6 +132,7 @@ class Trial:
 
 def try_load(
     model: Simulation,
+    workers: str,
     service: Service,
     server: Server,
     load: Load,
@@ -141,7 +142,7 @@ def try_load(
 ) -> Record:
     before_s = server.busy_s()
     sent = send(server.url, rate=f"{rate}", cv=f"{load.cv}", duration=f"{seconds}s", seed=1, **traffic)
-    factor = drift(model, sent, server.busy_s() - before_s, service)
+    factor = 1.0 if workers == "emulated" else drift(model, sent, server.busy_s() - before_s, service)
     goals = [one.slo for one in model.problem.models]
     return {
         "rule": model.rule,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +22,7 @@ class _Input:
     request: str
     tokens: list[int]
     kinds: list[int]
+    since: float
 
 
 @dataclass
@@ -32,6 +36,7 @@ class PassEngine:
     """Numbers in an answer's row."""
     lanes: int = 1
     limits: Limits = field(default_factory=Limits)
+    now: Callable[[], float] = time.monotonic
     _waiting: deque[_Input] = field(default_factory=deque)
     _missing: dict[str, int] = field(default_factory=dict)
     _rows: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
@@ -54,7 +59,8 @@ class PassEngine:
                 raise InputError("input: one kind, 0 or 1, is needed for each token")
         self._missing[request] = len(inputs)
         self._rows[request] = []
-        self._waiting.extend(_Input(request, tokens, row) for tokens, row in zip(inputs, kinds, strict=True))
+        since = self.now()
+        self._waiting.extend(_Input(request, tokens, row, since) for tokens, row in zip(inputs, kinds, strict=True))
 
     @property
     def running(self) -> int:
@@ -63,6 +69,11 @@ class PassEngine:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def waits_since(self) -> float:
+        """When the first that waits came; inf when none does."""
+        return self._waiting[0].since if self._waiting else math.inf
 
     def has_work(self) -> bool:
         return bool(self._waiting) and len(self._flying) < self.lanes

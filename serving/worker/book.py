@@ -116,17 +116,27 @@ class Book(Generic[W]):
     # Steps
 
     def take(self) -> W | None:
-        """Of the models that can run, a step of the one that has waited longest for its turn."""
-        for model in self._turns:
-            held = self._models[model]
-            if held.is_suspended or not held.engine.has_work():
-                continue
-            work = held.begin()
+        """Of the models that can run, a step of the one that has waited longest for its turn; if that answers in one
+        pass, of the one-pass model whose request came first: the router has reckoned with that order."""
+        can_run = [model for model in self._turns if self._can_run(self._models[model])]
+        one_pass = [model for model in can_run if isinstance(self._models[model].engine, PassEngine)]
+        first = min(one_pass, key=self._waits_since, default="")
+        for model in can_run:
+            chosen = first if model in one_pass else model
+            work = self._models[chosen].begin()
             if work is not None:
-                self._turns.remove(model)
-                self._turns.append(model)
+                self._turns.remove(chosen)
+                self._turns.append(chosen)
                 return work
         return None
+
+    def _can_run(self, held: Held[W]) -> bool:
+        return not held.is_suspended and held.engine.has_work()
+
+    def _waits_since(self, model: str) -> float:
+        engine = self._models[model].engine
+        assert isinstance(engine, PassEngine)
+        return engine.waits_since
 
     def count_busy(self, model: str, seconds: float) -> None:
         self._models[model].busy_s += seconds

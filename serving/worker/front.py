@@ -6,13 +6,14 @@ lost is the end too: nobody is left to answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from serving.worker.document import WorkerDocument
 from serving.worker.link import Link
 from serving.worker.listener import listen
 from serving.worker.mail import Mail
-from serving.worker.messages import Broken, Command, Ended, Hello, Joined, Order, Reply, Report
+from serving.worker.messages import Broken, Command, Ended, Hello, Joined, Order, Reply, Report, StepResult
 from serving.worker.settings import LinkSettings
 
 CONTROLLER_LIFE_S = 30.0
@@ -42,6 +43,8 @@ class Front:
         self._controller: Link[Report, Order] | None = None
         self._hello: Hello | None = None
         self._listeners: list[object] = []
+        self.on_result: Callable[[StepResult], bool] = lambda reply: False
+        """On the mail's thread: takes a step's result, or leaves it to the main thread."""
         self.mail.call(self._listen())
 
     def open(self, hello: Hello) -> None:
@@ -119,7 +122,7 @@ class Front:
         rank = self._ranks.get(link)
         if rank is None:
             link.close("the first message must be Joined")
-        else:
+        elif not (isinstance(message, StepResult) and self.on_result(message)):
             self.mail.inbox.put(FromMember(rank, message))
 
     def _lose_member(self, link: Link[Command, Reply], reason: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -131,6 +132,9 @@ class Leader:
         """Models whose experts are being brought to other places."""
         self._in_flight = 0
         self._is_stopping = False
+        self._hands = threading.Lock()
+        """Whoever holds it works on the book: the main thread, but while its device computes."""
+        front.on_result = self._complete_early
 
     def gather(self) -> None:
         """Wait until every other device has joined; the front sees to it that this ends."""
@@ -147,12 +151,13 @@ class Leader:
 
     def run(self) -> None:
         step: Step | None = None
-        while not self._is_stopping:
-            # Where nothing could run, only a message (a request, a step's result) can change that.
-            self._take_mail(wait=step is None)
-            step = self._book.take()
-            if step is not None:
-                self._run(step)
+        with self._hands:
+            while not self._is_stopping:
+                # Where nothing could run, only a message (a request, a step's result) can change that.
+                self._take_mail(wait=step is None)
+                step = self._book.take()
+                if step is not None:
+                    self._run(step)
 
     # Mail
 
@@ -219,10 +224,25 @@ class Leader:
         if self._document.layout.devices > 1:
             self._command(RunStep(encode(step)))
         began = time.perf_counter()
-        result = self._device.run(step).result
+        self._hands.release()
+        try:
+            result = self._device.run(step).result
+        finally:
+            self._hands.acquire()
         self._book.count_busy(step.model, time.perf_counter() - began)
         if result is not None:
             self._complete(result)
+
+    def _complete_early(self, reply: StepResult) -> bool:
+        """On the mail's thread: what the last stage has made is told at once, not only when this stage, which computes
+        the next step by now, is done. False where it must wait for its turn."""
+        if not self._front.mail.inbox.empty() or not self._hands.acquire(blocking=False):
+            return False
+        try:
+            self._complete(_decoder.decode(reply.result))
+        finally:
+            self._hands.release()
+        return True
 
     def _complete(self, result: Result) -> None:
         self._in_flight -= 1

@@ -1,0 +1,53 @@
+"""A group's book: whose step is next."""
+
+import numpy as np
+import pytest
+
+from serving.engine import PassEngine
+from serving.engine.scheduler import Limits
+from serving.engine.step import PassResult
+from serving.worker.book import Book, Held
+from serving.worker.messages import Infer
+
+
+class Clock:
+    def __init__(self):
+        self.at = 0.0
+
+    def __call__(self):
+        self.at += 1.0
+        return self.at
+
+
+@pytest.fixture
+def book():
+    reports, clock = [], Clock()
+    book = Book("g", reports.append)
+    for model in ("a", "b"):
+        engine = PassEngine(model, 100, 16, 2, limits=Limits(64, 1), now=clock)
+        book.expect(model)
+        book.add(model, Held(engine, engine.begin))
+    return book
+
+
+def answered(book):
+    """The models of all steps, in order."""
+    order = []
+    while (step := book.take()) is not None:
+        order.append(step.model)
+        book.complete(PassResult(step.number, step.model, np.zeros((1, 2), np.float32)))
+    return "".join(order)
+
+
+def test_one_pass_requests_run_in_the_order_they_came_whatever_their_model(book):
+    for number, model in enumerate("aaabbab"):
+        book.submit(Infer(str(number), model, [[1, 2, 3]]))
+    assert answered(book) == "aaabbab"
+    assert book.is_idle
+
+
+def test_a_model_that_sleeps_lets_others_run(book):
+    book.held("a").is_suspended = True
+    for number, model in enumerate("aab"):
+        book.submit(Infer(str(number), model, [[1, 2, 3]]))
+    assert answered(book) == "b"

@@ -152,9 +152,9 @@ def _wake_bytes_per_s(group: Group, plan: Plan, problem: Problem) -> float:
 
 
 def _lead(group: int, replicas: list[list[Replica]], overhead: float) -> float:
-    """As long as the way takes, but at most half of the group's shortest first stage."""
+    """Half of the group's shortest first stage; nothing where the way takes no time."""
     firsts = [replica.latency[1][0] for some in replicas for replica in some if replica.group == group]
-    return min([overhead, *(first / 2 for first in firsts)])
+    return min((first / 2 for first in firsts), default=0.0) if overhead else 0.0
 
 
 def _batch_from(replica: Replica) -> float:

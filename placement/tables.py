@@ -212,13 +212,14 @@ class Catalogue:
         return result
 
     def _lead(self, group_class: Ints, replica_model: Ints, replica_group: Ints) -> Floats:
-        """`overhead`, so that no device waits for a message; but at most half of the group's shortest first stage, so
-        that one batch at most waits there."""
-        lead = np.full(len(group_class), self.problem.overhead)
-        if self.problem.overhead:
-            first = self.latency[group_class[replica_group], self.profile_of_model[replica_model], 0, 0]
-            np.minimum.at(lead, replica_group, np.where(np.isfinite(first), first / 2, np.inf))
-        return lead
+        """Half of the group's shortest first stage, so that no device waits for a message, nor one that is done early,
+        and one batch at most waits there. Nothing where messages take no time."""
+        if not self.problem.overhead:
+            return np.zeros(len(group_class))
+        lead = np.full(len(group_class), np.inf)
+        first = self.latency[group_class[replica_group], self.profile_of_model[replica_model], 0, 0]
+        np.minimum.at(lead, replica_group, np.where(np.isfinite(first), first / 2, np.inf))
+        return np.where(np.isfinite(lead), lead, 0.0)
 
     def _batch_from(self, group_class: Ints, replica_model: Ints, replica_group: Ints) -> Ints:
         result = np.full(len(self.problem.models), np.iinfo(np.int64).max, np.int64)

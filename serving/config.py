@@ -210,7 +210,7 @@ class ServeConfig(_Part, frozen=True):
     workload: str | dict[str, Any] | None = None
     """Traffic to plan for, as in a problem; what the models' `traffic` says when absent."""
     overhead: Seconds = Seconds(0.003)
-    """Seconds a request spends outside the stages: HTTP, router, links. Unless it is 0, batches are handed over ahead."""
+    """Seconds a request spends outside the stages: HTTP, router, links. Unless 0, batches are handed over ahead."""
     objective: Objective = "target"
     """Judge plans by the models' shortfall below target first, or overall alone."""
     dispatch: Rule = "deadline"

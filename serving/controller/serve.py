@@ -34,7 +34,7 @@ from serving.controller.planning import find_plan, make_problem, read_profiles
 from serving.controller.replan import Replanner
 from serving.controller.runner import Setup
 from serving.controller.served import ModelFiles, read_models
-from serving.controller.swaps import Swaps
+from serving.controller.swaps import Swaps, recall
 from serving.controller.training import jobs_folder, open_training
 from serving.http import HttpServer, HttpSettings, Service, check_address, get_log, make_app
 from serving.profiler.cache import Cache, default_folder
@@ -107,6 +107,8 @@ async def running_server(
     host, port = config.address
     check_address(host, port)
     files = read_models(config)
+    jobs = None if config.training is None else jobs_folder(config.training)
+    recalled = recall(files, jobs)
     devices = worker_devices(config.cluster, config.workers)
     profiles = await _profiles(config, effort, on_progress)
     problem = make_problem(config, {name: one.config for name, one in files.items()}, profiles)
@@ -133,8 +135,9 @@ async def running_server(
     controller = Controller(problem, router, setup)
     replanner, keeper = Replanner(controller, config.replan), ExpertKeeper(controller, experts, config.experts)
     paths = [entry.path for entry in config.models]
-    swaps = Swaps(controller, files, None if config.training is None else jobs_folder(config.training))
-    swaps.recall()
+    for model, what, reason in recalled:
+        controller.journal.note("model", model, what, reason=reason)
+    swaps = Swaps(controller, files, {entry.name: entry.path for entry in config.models}, jobs)
     training = open_training(config.training, problem.cluster, controller.ledger, devices, paths, swaps.begin)
     lender = None if training is None else Lender(controller, training, training.loans)
     service = Service(

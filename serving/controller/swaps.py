@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,7 +13,7 @@ from placement.files import read_document, write_json
 from serving.controller.controller import Controller
 from serving.controller.served import ModelFiles, replaced
 
-MEMORY = "served.json"
+FILE_NAME = "served.json"
 
 
 class Swapped(msgspec.Struct, frozen=True):
@@ -29,24 +30,43 @@ class Memory(msgspec.Struct, frozen=True):
     models: dict[str, Swapped] = {}
 
 
+class Recalled(NamedTuple):
+    """What became of a model that was remembered, for the journal."""
+
+    model: str
+    what: str
+    why: str
+
+
+def recall(files: dict[str, ModelFiles], folder: Path | None) -> list[Recalled]:
+    """Let `files`, as configured, be what was served when the server stopped; what cannot be stays as configured."""
+    if folder is None:
+        return []
+    found = []
+    try:
+        remembered = _read(folder / FILE_NAME).models
+    except InputError as error:
+        return [Recalled("all", "not replaced", str(error))]
+    for name, one in remembered.items():
+        if name in files and files[name].entry.path == one.instead_of:
+            try:
+                files[name] = replaced(files[name], Path(one.path))
+                found.append(Recalled(name, "replaced", f"trained: {one.path}"))
+            except InputError as error:
+                found.append(Recalled(name, "not replaced", str(error)))
+    return found
+
+
 class Swaps:
-    """`files`: what every model is loaded from; changed in place. `folder`: where jobs leave what they trained."""
+    """`files`: what every model is loaded from; changed in place. `configured`: their directories by configuration.
+    `folder`: where jobs leave what they trained."""
 
-    def __init__(self, controller: Controller, files: dict[str, ModelFiles], folder: Path | None) -> None:
-        self._controller, self._files = controller, files
-        self._configured = {name: one.entry.path for name, one in files.items()}
-        self._memory = None if folder is None else folder / MEMORY
+    def __init__(
+        self, controller: Controller, files: dict[str, ModelFiles], configured: dict[str, str], folder: Path | None
+    ) -> None:
+        self._controller, self._files, self._configured = controller, files, configured
+        self._memory = None if folder is None else folder / FILE_NAME
         self.tasks: set[asyncio.Task[None]] = set()
-
-    def recall(self) -> None:
-        """Serve what was served when the server stopped; what cannot be is left as it is configured."""
-        for name, one in self._remembered().items():
-            if self._configured.get(name) == one.instead_of:
-                try:
-                    self._files[name] = replaced(self._files[name], Path(one.path))
-                    self._controller.journal.note("model", name, "replaced", reason=f"trained: {one.path}")
-                except InputError as error:
-                    self._controller.journal.note("model", name, "not replaced", reason=str(error))
 
     def begin(self, model: str, directory: Path) -> None:
         task = asyncio.get_running_loop().create_task(self._swap(model, directory), name=f"swap of {model}")
@@ -59,25 +79,23 @@ class Swaps:
             if model not in self._files:
                 raise InputError(f"no model {model!r} is served; a trained one can take the place of {self._known()}")
             self._files[model] = await asyncio.to_thread(replaced, self._files[model], directory)
-            self._remember(model, directory)
         except InputError as error:
             journal.note("model", model, "not replaced", reason=str(error))
             return
-        await self._controller.reload(model, f"trained: {directory}")
-
-    def _remembered(self) -> dict[str, Swapped]:
-        if self._memory is None or not self._memory.is_file():
-            return {}
         try:
-            return read_document(self._memory, Memory).models
+            self._remember(model, directory)
         except InputError as error:
-            self._controller.journal.note("model", "all", "not replaced", reason=str(error))
-            return {}
+            journal.note("model", model, "replaced until the next start only", reason=str(error))
+        await self._controller.reload(model, f"trained: {directory}")
 
     def _remember(self, model: str, directory: Path) -> None:
         if self._memory is not None:
             fresh = Swapped(str(directory.resolve()), self._configured[model])
-            write_json(self._memory, Memory(self._remembered() | {model: fresh}))
+            write_json(self._memory, Memory(_read(self._memory).models | {model: fresh}))
 
     def _known(self) -> str:
         return ", ".join(sorted(self._files))
+
+
+def _read(path: Path) -> Memory:
+    return read_document(path, Memory) if path.is_file() else Memory()

@@ -7,9 +7,8 @@ python -m benchmarks.fidelity [--tiny] [--sets real emulated] [--workers paced|r
 cores), one-pass models one by one and in batches, generating ones, each on two placements. `emulated`: workers without
 models on 16 to 64 devices. Each point sends its arrivals over HTTP to a server that refuses by deadline, and simulates
 the same arrivals with the measured profile and with how the placement was seen to serve before (harness/service.py),
-which the server is told too; `drift` is how much slower than then real workers were, by their own count, which the
-server is not told. `ratio`: the largest of the differences over their limits. With --records a run that was stopped
-goes on where it was; a complete one only prints and draws.
+which the server is told too. `ratio`: the largest of the differences over their limits. With --records a run that was
+stopped goes on where it was; a complete one only prints and draws.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from benchmarks.harness.draw import demand_of, measured, send, simulated
 from benchmarks.harness.fidelity_figure import write_figure
 from benchmarks.harness.fidelity_worlds import Load, Setting, emulated_settings, real_settings
 from benchmarks.harness.records import Record, Records
-from benchmarks.harness.service import Service, Simulation, drift, look_at_service
-from benchmarks.harness.watched_server import WatchedServer as Server
+from benchmarks.harness.server import Server
+from benchmarks.harness.service import Service, Simulation, look_at_service
 from benchmarks.harness.world import World
 from placement.plan import Plan
 from placement.problem import Problem
@@ -120,7 +119,7 @@ class Trial:
             self._look(problem, plan, server)
             for load in loads:
                 model = Simulation(problem, plan, rule)
-                figures = try_load(model, self.workers, service, server, load, load.rate * full, self.seconds, traffic)
+                figures = try_load(model, server, load, load.rate * full, self.seconds, traffic)
                 kept = {"stretch": round(service.stretch, 4), "overhead_ms": round(1e3 * service.overhead_s, 3)}
                 self.records.add(self._key(placement, load) | figures | kept)
                 note(f"  {load}: {told(figures)}")
@@ -131,27 +130,17 @@ class Trial:
 
 
 def try_load(
-    model: Simulation,
-    workers: str,
-    service: Service,
-    server: Server,
-    load: Load,
-    rate: float,
-    seconds: float,
-    traffic: dict[str, Any],
+    model: Simulation, server: Server, load: Load, rate: float, seconds: float, traffic: dict[str, Any]
 ) -> Record:
-    before_s = server.busy_s()
     sent = send(server.url, rate=f"{rate}", cv=f"{load.cv}", duration=f"{seconds}s", seed=1, **traffic)
-    factor = 1.0 if workers == "emulated" else drift(model, sent, server.busy_s() - before_s, service)
     goals = [one.slo for one in model.problem.models]
     return {
         "rule": model.rule,
         "requests": len(sent.demand),
         "per_s": round(rate, 2),
         "generates": any(one.generates for one in model.problem.models),
-        "drift": round(factor, 4),
         "measured": measured(sent).figures(goals),
-        "simulated": model.stretched(factor, sent).figures(goals),
+        "simulated": model.of(sent).figures(goals),
         "valid": sent.summary.valid,
     }
 

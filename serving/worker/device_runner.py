@@ -94,7 +94,7 @@ class DeviceRunner:
         previous, following = self.parallel.previous, self.parallel.next
         inputs = None if previous is None else previous.receive()
         if self._pacer is not None:
-            self._pacer.begin_step()
+            self._pacer.begin()
         ran = self._runners[step.model].run(step, inputs)
         if self._pacer is not None:
             self._pacer.keep()

@@ -8,6 +8,7 @@ beside (a sibling thread, a shared cache) a small product of always the same siz
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,25 +25,32 @@ LOOK_S = 0.02
 """Between two looks at the core's speed."""
 FRESH = 0.4
 """How much a look counts against those before."""
+USUAL = 1.15
+"""Up to here a product varies on a core that nobody slows down."""
 
 
 class CoreSpeed:
-    """How many times as long as at its best this thread's core takes now."""
+    """How many times as long as on a core of its own this thread's work takes now; 1 where that is hard to tell."""
 
     def __init__(self) -> None:
         self._left, self._right = torch.ones(ROWS, WIDTH), torch.ones(WIDTH, WIDTH)
         self._out = torch.empty(ROWS, WIDTH)
-        self._best_s = min(self._product_s() for _ in range(50))
+        self._usual_s = statistics.median(self._product_s() for _ in range(50))
         self._looked_s = 0.0
-        self.slowness = 1.0
+        self._recent = 1.0
+
+    @property
+    def slowness(self) -> float:
+        return self._recent if self._recent > USUAL else 1.0
 
     def look(self) -> None:
         if time.perf_counter() < self._looked_s + LOOK_S:
             return
         self._product_s()  # what it needs is in the caches now
         taken_s = self._product_s()
-        self._best_s = min(self._best_s, taken_s)
-        self.slowness += FRESH * (taken_s / self._best_s - self.slowness)
+        if taken_s * USUAL < self._usual_s:  # others were here when it began
+            self._usual_s = taken_s
+        self._recent += FRESH * (taken_s / self._usual_s - self._recent)
         self._looked_s = time.perf_counter()
 
     def _product_s(self) -> float:
@@ -56,17 +64,15 @@ class Pacer:
         self._pace, self._speed = pace, CoreSpeed()
         self._began_s = self._used_s = 0.0
 
-    def begin_step(self) -> None:
-        self._speed.look()
-        self.begin()
-
     def begin(self) -> None:
         """From now on it counts."""
         self._began_s, self._used_s = time.perf_counter(), time.thread_time()
 
     def keep(self) -> None:
         """Sleep until what was computed since has taken its time."""
-        own_s = (time.thread_time() - self._used_s) / self._speed.slowness
+        own_s = time.thread_time() - self._used_s
+        self._speed.look()  # now: after a sleep the core is slow to wake, and would seem slower than the work was
+        own_s /= self._speed.slowness
         time.sleep(max(self._began_s + self._pace * own_s - time.perf_counter(), 0.0))
 
 

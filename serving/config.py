@@ -17,6 +17,7 @@ from placement.files import read_document
 from placement.problem import MAX_MODELS, MAX_SLO_S, MAX_WEIGHT, Objective, Slo
 from placement.rules import Rule
 from placement.units import Bytes, Seconds, Share, parse_seconds
+from serving.worker.foreign import EngineConfig, parse_engine
 
 SQLITE = "sqlite:///"
 
@@ -62,13 +63,21 @@ class ModelEntry(_Part, frozen=True):
     profile: str | None = None
     """Its name in `profiles`; its own when absent."""
     traffic: TrafficConfig | None = None
+    engine: str | EngineConfig | None = None
+    """Who computes it: our own workers, `vllm`, or any server of OpenAI's API (docs/engines.md)."""
 
     def __post_init__(self) -> None:
+        _ = self.foreign
         if not self.name.isprintable():
             raise ValueError(f"name {self.name!r} has characters that cannot be printed")
         _check(0 < self.target <= 1, "target", self.target, "above 0 and at most 1")
         _check(1 / MAX_WEIGHT <= self.weight <= MAX_WEIGHT, "weight", self.weight, f"at most {MAX_WEIGHT:g}")
         _ = self.goal
+
+    @property
+    def foreign(self) -> EngineConfig | None:
+        """The engine, where it is not our own."""
+        return parse_engine(self.engine)
 
     @property
     def goal(self) -> Slo:
@@ -250,9 +259,7 @@ def read_serve_config(path: Path) -> ServeConfig:
     """Read it; relative paths are taken from where the file is. An InputError says in one line what is wrong where."""
     config = read_document(path, ServeConfig)
     base = path.resolve().parent
-    changes: dict[str, Any] = {
-        "models": tuple(msgspec.structs.replace(model, path=str(base / model.path)) for model in config.models)
-    }
+    changes: dict[str, Any] = {"models": tuple(_resolved_model(model, base) for model in config.models)}
     for name in ("profiles", "api_keys", "workload"):
         value = getattr(config, name)
         if isinstance(value, str):
@@ -263,6 +270,13 @@ def read_serve_config(path: Path) -> ServeConfig:
         data = tuple(str(base / path) for path in config.training.data)
         changes["training"] = msgspec.structs.replace(config.training, store=store, folder=folder, data=data)
     return msgspec.structs.replace(config, **changes)
+
+
+def _resolved_model(model: ModelEntry, base: Path) -> ModelEntry:
+    engine = model.foreign
+    if engine is not None and engine.key:
+        engine = msgspec.structs.replace(engine, key=str(base / engine.key))
+    return msgspec.structs.replace(model, path=str(base / model.path), engine=engine)
 
 
 def _resolved_store(store: str, base: Path, path: Path) -> str:

@@ -5,12 +5,13 @@ something goes. Pure: values in, values out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from placement.plan import Group, Plan, stage_bytes
 from placement.problem import Problem
+from serving.controller.foreign import is_foreign
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,14 @@ class Change:
         }
 
 
-def plan_change(running: Mapping[str, Group], plan: Plan, problem: Problem) -> Change:
-    """What leads from the running groups (by name) to the plan. Kept groups that need no change are left out."""
-    wanted = {_place(group): index for index, group in enumerate(plan.groups)}
-    stays = {name: wanted[_place(group)] for name, group in running.items() if _place(group) in wanted}
+def plan_change(
+    running: Mapping[str, Group], plan: Plan, problem: Problem, foreign: Collection[str] = frozenset()
+) -> Change:
+    """What leads from the running groups (by name) to the plan. Kept groups that need no change are left out.
+    `foreign`: models that run on engines of others."""
+    wanted = {_place(group, foreign): index for index, group in enumerate(plan.groups)}
+    places = {name: _place(group, foreign) for name, group in running.items()}
+    stays = {name: wanted[place] for name, place in places.items() if place in wanted}
     used = _device_bytes(running.values(), problem)
     kept = []
     for name, index in stays.items():
@@ -72,9 +77,9 @@ def plan_change(running: Mapping[str, Group], plan: Plan, problem: Problem) -> C
     return Change(tuple(kept), gone, tuple(fresh))
 
 
-def _place(group: Group) -> tuple[object, ...]:
+def _place(group: Group, foreign: Collection[str]) -> tuple[object, ...]:
     """What cannot change while a group runs."""
-    return group.devices, group.tp, group.pp, group.parked
+    return group.devices, group.tp, group.pp, group.parked, is_foreign(group, foreign)
 
 
 def _added(old: Group, new: Group) -> Group:

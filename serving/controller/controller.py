@@ -156,7 +156,9 @@ class Controller:
 
     async def _apply(self, plan: Plan, why: str) -> Change:
         async with self._changing:
-            change = plan_change({name: runner.spec for name, runner in self.runners.items()}, plan, self.problem)
+            change = plan_change(
+                {name: runner.spec for name, runner in self.runners.items()}, plan, self.problem, self._setup.foreign
+            )
             await self.before_change([device for one in change.fresh for device in one.spec.devices])
             fresh = await self._start_fresh(change, plan)
             self.in_force = PlanInForce(plan, why)

@@ -62,6 +62,17 @@ class ParkingGroup:
         finally:
             await self._leave()
 
+    @property
+    def parked(self) -> frozenset[str]:
+        return self._parked
+
+    async def rouse(self, model: str) -> None:
+        """Let a model be the one that is awake before anybody asks for it."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._open)
+            if self._awake != model:
+                await to_its_end(self._change(model))
+
     async def rest(self) -> None:
         """Let the one that is awake sleep too, once nobody asks it anything."""
         async with self._changed:

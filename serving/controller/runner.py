@@ -16,6 +16,7 @@ from placement.errors import InputError
 from placement.plan import Group as PlannedGroup
 from placement.plan import Plan
 from serving.controller.expert_files import Places
+from serving.controller.foreign import is_foreign
 from serving.controller.group_experts import GroupExperts, Placed
 from serving.controller.journal import Journal
 from serving.controller.parking import ParkingGroup
@@ -53,6 +54,8 @@ class Setup:
     """Refuses, by an InputError, a plan that groups could not be brought to."""
     pace: float = 1.0
     start_s: float = START_S
+    foreign: frozenset[str] = frozenset()
+    """Models that run on engines of others."""
 
 
 @dataclass(eq=False)
@@ -160,7 +163,7 @@ class GroupRunner:
             with contextlib.suppress(GroupLost):
                 if isinstance(self.handle, ParkingGroup):
                     await self.handle.rest()
-                for model in sorted(self.ready - set(self.spec.parked)):
+                for model in sorted(self.ready - self._parked):
                     self._asleep.add(model)
                     await group.suspend(model)
 
@@ -178,6 +181,7 @@ class GroupRunner:
                     for model in sorted(self._asleep):
                         await group.resume(model)
                         self.proven[model] = time.monotonic()
+                    await self._rouse()
                 except InputError as error:  # it comes up again, and loads
                     group.give_up(f"group {self.name}: does not wake up: {error}")
                 except GroupLost:
@@ -198,7 +202,7 @@ class GroupRunner:
     async def prove(self, patience_s: float, every_s: float) -> None:
         """Let every model that has not answered for a while show that it works; a group that does not is ended."""
         group = self.group
-        for model in sorted(self.ready - set(self.spec.parked)):
+        for model in sorted(self.ready - self._parked | self._roused):
             if group is None or not self._is_awake():
                 return
             heard = group.heard.get(model, 0.0)
@@ -214,13 +218,37 @@ class GroupRunner:
                 group.give_up(f"group {self.name}: {model!r} did not answer a probe within {patience_s:g} s")
                 return
             except RequestFailed as error:
-                if model not in self.ready or not self._is_awake():
+                if model not in self.ready - self._parked | self._roused or not self._is_awake():
                     continue  # it was given up, or put to sleep, meanwhile
                 group.give_up(f"group {self.name}: {model!r} fails a probe: {error}")
                 return
             except GroupLost:
                 return
             self.proven[model] = time.monotonic()
+
+    @property
+    def _is_foreign(self) -> bool:
+        return is_foreign(self.spec, self.setup.foreign)
+
+    @property
+    def _parked(self) -> frozenset[str]:
+        """Models of which one at a time is awake: where engines of others have more than one model, all of them."""
+        spec = self.spec
+        return frozenset(_names(spec) if spec.parked and self._is_foreign else spec.parked)
+
+    @property
+    def _roused(self) -> frozenset[str]:
+        """Of those, the one that is awake on engines of others: it must answer probes."""
+        handle = self.handle
+        if not self._is_foreign or not isinstance(handle, ParkingGroup) or handle.awake is None:
+            return frozenset()
+        return frozenset((handle.awake,))
+
+    async def _rouse(self) -> None:
+        """Of a group whose models are all parked, let the one that the plan has resident be awake."""
+        resident = next((model for model in self.spec.models if model in self.ready & self._parked), None)
+        if resident is not None and isinstance(self.handle, ParkingGroup):
+            await self.handle.rouse(resident)
 
     def _is_awake(self) -> bool:
         return self.state == "serving" and not self.is_lent and not self._asleep
@@ -256,6 +284,7 @@ class GroupRunner:
             tp=planned.tp,
             pp=planned.pp,
             pace=setup.pace,
+            foreign=self._is_foreign,
         )
         began = time.monotonic()
         group = await start_group(spec, setup.launcher, setup.start_s)
@@ -265,7 +294,7 @@ class GroupRunner:
             if group.lost is not None:
                 return group.lost
             self.group = group
-            self.handle = ParkingGroup(group, planned.parked) if planned.parked else group
+            self.handle = ParkingGroup(group, self._parked) if planned.parked else group
             self.failed.clear()
             self.met.set()
             await self.may_load.wait()
@@ -291,6 +320,8 @@ class GroupRunner:
 
     async def _take_up(self, group: Group, models: list[str]) -> None:
         """Load each and let it answer once; one that cannot be loaded leaves the others alone."""
+        if self._is_foreign and isinstance(self.handle, ParkingGroup):
+            await self.handle.rest()  # there is room for one
         for model in models:
             try:
                 await group.load(self.experts.taken_up(self.setup.spec_of(self.spec, model)))
@@ -305,12 +336,13 @@ class GroupRunner:
             if self.state == "serving":
                 self.journal.note("model", model, "loaded", group=self.name)
                 self.on_change()
+        await self._rouse()
 
     async def _prove_first(self, group: Group, model: str) -> None:
         """A model that was loaded answers once, or goes again."""
         try:
             await probe(group, model, self.setup.probes[model])
-            if model in self.spec.parked:
+            if model in self._parked:
                 await group.suspend(model)
         except (InputError, RequestFailed):
             await group.unload(model)

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from placement.plan import Plan
 from placement.problem import Problem
 from placement.profile import Profile
 from router import Router, RouterSettings
@@ -28,6 +29,7 @@ from serving.controller.expert_files import check_experts
 from serving.controller.expert_views import expert_figures
 from serving.controller.experts import ExpertKeeper
 from serving.controller.experts import warm_up as warm_up_experts
+from serving.controller.foreign import check_foreign
 from serving.controller.lender import Lender
 from serving.controller.loan_views import loan_figures
 from serving.controller.planning import find_plan, make_problem, read_profiles
@@ -124,12 +126,21 @@ async def running_server(
     settings = RouterSettings(queue_requests=config.limits.queue, dispatch=config.dispatch)
     router: Router[Any] = Router(problem, (GroupLost,), settings)
     experts = {name: one.experts for name, one in files.items()}
+    foreign = frozenset(
+        entry.name for entry in config.models if entry.foreign is not None and config.workers.kind != "emulated"
+    )
+
+    def check(plan: Plan) -> None:
+        check_experts(plan, problem=problem, models=experts)
+        check_foreign(plan, foreign)
+
     setup = Setup(
         launcher=_launcher(config, problem, files),
         devices=devices,
         spec_of=lambda group, model: files[model].spec(group, problem, config.dispatch),
         probes={name: one.probe for name, one in files.items()},
-        check=partial(check_experts, problem=problem, models=experts),
+        check=check,
+        foreign=foreign,
         pace=config.workers.pace if config.workers.kind == "paced" else 1.0,
     )
     controller = Controller(problem, router, setup)

@@ -51,6 +51,7 @@ class ModelFiles:
             step_costs=() if pace is None else pace.stages,
             max_sequences=1 if alone else MAX_SEQUENCES,
             experts=read_places(group, self.entry.name, self.config.sizes),
+            engine=self.entry.foreign,
         )
 
     @property
@@ -100,6 +101,8 @@ def _read(entry: ModelEntry) -> ModelFiles:
             raise InputError("slo is one time, but it answers token by token; give {ttft, tpot}")
         if config.task != "generate" and isinstance(entry.slo, dict):
             raise InputError(f"slo has {sorted(entry.slo)}, but it answers in one pass; give one time")
+        if config.task == "classify" and entry.foreign is not None:
+            raise InputError("engine: a classifier runs on our own engine alone; leave `engine` out")
         return ModelFiles(entry, config, Tokenizer.from_directory(path))
     except InputError as error:
         raise InputError(f"models ({entry.name}): {error}") from error

@@ -11,7 +11,7 @@ from serving.engine.step import Result, Step
 from serving.sampling import TokenLogprobs
 
 
-class Produced(msgspec.Struct, frozen=True, tag="token"):
+class Produced(msgspec.Struct, frozen=True, tag="token", omit_defaults=True):
     """One more token of answer `index` of a request; with `finish`, its last. A cancelled answer ends without one."""
 
     request: str
@@ -21,6 +21,8 @@ class Produced(msgspec.Struct, frozen=True, tag="token"):
     logprobs: TokenLogprobs | None = None
     cached_prompt: int = 0
     """With the first token: prompt tokens that were in the cache already."""
+    text: str | None = None
+    """Of an engine that tells no tokens: what it adds to the answer."""
 
 
 class Answered(msgspec.Struct, frozen=True, tag="answer"):

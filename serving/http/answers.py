@@ -31,7 +31,7 @@ class Tally:
     cached_tokens: int = 0
 
     def add(self, piece: Piece) -> None:
-        if piece.token is not None:
+        if piece.token is not None or piece.text:  # of an engine that tells no tokens, each piece is taken for one
             self.output_tokens += 1
         if piece.cached:
             self.cached_tokens = min(self.prompt_tokens, self.cached_tokens + piece.cached)

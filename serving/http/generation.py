@@ -91,7 +91,7 @@ class Generation:
                 text = texts[produced.index]
                 if text is None:
                     continue
-                if produced.token is not None:
+                if produced.token is not None or produced.text:
                     track.token(produced.index)
                 piece = _piece(produced, text, ask.include_stop)
                 if piece.cached:
@@ -136,6 +136,8 @@ def _piece(produced: Produced, text: TextStream, include_stop: bool) -> Piece:
     # The token that ends an answer is no part of its text.
     if produced.token is not None and (finish != "stop" or include_stop):
         shown = text.push((produced.token,))
+    if produced.text:
+        shown = text.push_text(produced.text)
     if finish is not None:
         shown += text.finish()
     if text.stopped is not None:

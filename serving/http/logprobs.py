@@ -11,16 +11,23 @@ def chat_logprobs(tokenizer: Tokenizer, pieces: list[Piece]) -> ChatLogprobs:
     return ChatLogprobs([_token_logprob(tokenizer, piece) for piece in pieces if piece.logprobs is not None])
 
 
-def completion_logprobs(tokenizer: Tokenizer, pieces: list[Piece], offset: int) -> CompletionLogprobs:
-    """`offset`: characters of the answer before the first of these pieces."""
+def completion_logprobs(
+    tokenizer: Tokenizer, pieces: list[Piece], offset: int, as_ids: bool = False
+) -> CompletionLogprobs:
+    """`offset`: characters of the answer before the first of these pieces. `as_ids`: name tokens by their ids, which
+    differ where texts may not."""
     result = CompletionLogprobs([], [], [], [])
+
+    def name(token: int) -> str:
+        return f"token_id:{token}" if as_ids else _text(tokenizer.token_bytes(token))
+
     for piece in pieces:
         if piece.logprobs is not None and piece.token is not None:
             said = piece.logprobs
-            result.tokens.append(_text(tokenizer.token_bytes(piece.token)))
+            result.tokens.append(name(piece.token))
             result.token_logprobs.append(said.logprob)
             likely = zip(said.top_ids, said.top_logprobs, strict=True)
-            result.top_logprobs.append({_text(tokenizer.token_bytes(id_)): logprob for id_, logprob in likely})
+            result.top_logprobs.append({name(id_): logprob for id_, logprob in likely})
             result.text_offset.append(offset)
         offset += len(piece.text)
     return result

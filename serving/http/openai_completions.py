@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from serving.http.answers import DONE, Answer, encode, event, gather, tally
 from serving.http.call import Call
@@ -38,6 +38,10 @@ class CompletionRequest(Knobs, frozen=True, kw_only=True):
     best_of: int | None = None
     """Not served above n."""
     add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    """Tell the ids of the answer's tokens beside its text, as vLLM does."""
+    return_tokens_as_token_ids: bool | None = None
+    """Write the tokens of `logprobs` as token_id:N."""
 
 
 class Completions:
@@ -101,9 +105,11 @@ class Completions:
                 echoed = _echo(ask, request) if piece.index not in lengths else ""
                 offset = lengths.get(piece.index, 0) + len(echoed)
                 lengths[piece.index] = offset + len(piece.text)
-                if echoed or piece.text or piece.finish is not None or piece.logprobs is not None:
-                    logprobs = _logprobs([piece], ask, offset)
-                    choice = CompletionChoice(piece.index, echoed + piece.text, logprobs, piece.finish)
+                tells = bool(request.return_token_ids)
+                if echoed or piece.text or piece.finish is not None or piece.logprobs is not None or tells:
+                    logprobs = _logprobs([piece], ask, offset, request)
+                    ids = _ids([piece]) if tells else UNSET
+                    choice = CompletionChoice(piece.index, echoed + piece.text, logprobs, piece.finish, ids)
                     await call.write(event(CompletionAnswer(id_, created, name, [choice], None)))
         counts.note(call)
         usage = event(CompletionAnswer(id_, created, name, [], counts.usage())) if request.sends_usage else b""
@@ -124,8 +130,16 @@ def _echo(ask: Ask, request: CompletionRequest) -> str:
 
 
 def _choice(index: int, answer: Answer, ask: Ask, request: CompletionRequest) -> CompletionChoice:
-    return CompletionChoice(index, _echo(ask, request) + answer.text, _logprobs(answer.pieces, ask, 0), answer.finish)
+    logprobs = _logprobs(answer.pieces, ask, 0, request)
+    ids = _ids(answer.pieces) if request.return_token_ids else UNSET
+    return CompletionChoice(index, _echo(ask, request) + answer.text, logprobs, answer.finish, ids)
 
 
-def _logprobs(pieces: list[Piece], ask: Ask, offset: int) -> CompletionLogprobs | None:
-    return None if ask.params.logprobs is None else completion_logprobs(ask.model.tokenizer, pieces, offset)
+def _ids(pieces: list[Piece]) -> list[int]:
+    return [piece.token for piece in pieces if piece.token is not None]
+
+
+def _logprobs(pieces: list[Piece], ask: Ask, offset: int, request: CompletionRequest) -> CompletionLogprobs | None:
+    if ask.params.logprobs is None:
+        return None
+    return completion_logprobs(ask.model.tokenizer, pieces, offset, bool(request.return_tokens_as_token_ids))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 Finish = Literal["stop", "length"]
 
@@ -91,6 +92,8 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Finish | None
+    token_ids: list[int] | UnsetType = UNSET
+    """Where they were asked for."""
 
 
 class CompletionAnswer(msgspec.Struct, frozen=True):

@@ -42,6 +42,10 @@ class TextStream:
             return ""
         return self._stops.push(self._detokenizer.push(token_ids))
 
+    def push_text(self, text: str) -> str:
+        """The same for text that comes as such."""
+        return "" if self._stops.stopped is not None else self._stops.push(text)
+
     def finish(self) -> str:
         """What was kept back, when no more tokens come."""
         if self._stops.stopped is not None:

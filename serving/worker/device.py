@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, cast
 
 from placement.errors import InputError
@@ -45,6 +45,21 @@ def pin(device: str) -> int | None:
     core = cores[number % len(cores)]
     os.sched_setaffinity(0, {core})
     return core
+
+
+def pin_all(devices: Sequence[str]) -> None:
+    """Keep this process, and those it starts, on the cores of all of these devices; of GPUs, nothing is asked."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+    wanted = {cores[name.number % len(cores)] for name in map(parse_device, devices) if name.kind == "cpu" and cores}
+    if wanted:
+        os.sched_setaffinity(0, wanted)
+
+
+def devices_environment(devices: Sequence[str], outer: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which one process sees all of these."""
+    each = [device_environment(device, outer) for device in devices]
+    seen = ",".join(one["CUDA_VISIBLE_DEVICES"] for one in each if one["CUDA_VISIBLE_DEVICES"])
+    return each[0] | {"CUDA_VISIBLE_DEVICES": seen}
 
 
 def device_environment(device: str, outer: Mapping[str, str]) -> dict[str, str]:

@@ -31,6 +31,8 @@ class WorkerDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """For links over TCP."""
     pace: float = 1.0
     """A paced worker's every step takes this many times its own time."""
+    devices: tuple[str, ...] = ()
+    """All of the group's, for a leader that has no other workers beside it."""
     connect_s: float = 60.0
     life_s: float = 2.0
     """A device or controller that gives no sign of life for so long is gone."""

@@ -7,6 +7,7 @@ the reason, and no process is left behind.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -20,6 +21,7 @@ from serving.engine.outputs import Answered, Output, Produced, Refused
 from serving.parallel import Backend
 from serving.sampling import SamplingParams
 from serving.worker.connect import connect
+from serving.worker.device import devices_environment
 from serving.worker.document import WorkerDocument
 from serving.worker.launcher import Handle, Launcher, WorkerSpec
 from serving.worker.link import Link
@@ -66,6 +68,8 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
     pace: float = 1.0
     """Above 1 the workers are paced: real, and this many times slower."""
     life_s: float = 2.0
+    foreign: bool = False
+    """Its models run on servers of others (serving/engines), which one process leads."""
 
     def __post_init__(self) -> None:
         if len(self.devices) != self.tp * self.pp:
@@ -211,7 +215,8 @@ class Group:
     async def start(self, launcher: Launcher, wait_s: float) -> None:
         """Start the processes and wait until all have met."""
         try:
-            for rank, device in enumerate(self.spec.devices):
+            devices = self.spec.devices[:1] if self.spec.foreign else self.spec.devices
+            for rank, device in enumerate(devices):
                 self.handles.append(await launcher.start(self._worker(rank, device, wait_s)))
             self._watchers = [asyncio.create_task(self._watch(handle)) for handle in self.handles]
             connecting = asyncio.create_task(self._connect(wait_s))
@@ -254,9 +259,14 @@ class Group:
             pace=spec.pace,
             connect_s=wait_s,
             life_s=spec.life_s,
+            devices=spec.devices if spec.foreign else (),
         )
         return WorkerSpec(
-            name=f"{spec.name}/{rank}", device=device, module="serving.worker", document=msgspec.to_builtins(document)
+            name=f"{spec.name}/{rank}",
+            device=device,
+            module="serving.engines" if spec.foreign else "serving.worker",
+            document=msgspec.to_builtins(document),
+            environment=devices_environment(spec.devices, os.environ) if spec.foreign else {},
         )
 
     async def _watch(self, handle: Handle) -> None:

@@ -253,6 +253,8 @@ class Leader:
     def _load(self, order: Load) -> None:
         """Read by every device beside its steps; the first step of the model comes after the last device has it."""
         id, spec = order.id, order.model
+        if spec.engine is not None:
+            raise InputError(f"model {spec.name!r} runs on another engine; this group is one of our workers")
         config = read_config(Path(spec.path))
         blocks = self._blocks(config, spec)
         engine = self._engine(config, spec, blocks)

@@ -13,6 +13,7 @@ from placement.errors import InputError
 from placement.profile import StepCost
 from serving.engine.outputs import Answered, Produced, Refused
 from serving.sampling import SamplingParams
+from serving.worker.foreign import EngineConfig
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -40,6 +41,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     experts: list[list[list[int]]] | None = None
     """[layer with experts][device of a stage][expert ids]: who has which experts whole; without it, every device has a
     slice of each."""
+    engine: EngineConfig | None = None
+    """Whose engine computes it; our own when absent."""
 
     def __post_init__(self) -> None:
         if self.tpot_s is not None and not self.tpot_s > 0:

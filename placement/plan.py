@@ -22,7 +22,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     pp: Annotated[int, Meta(ge=1)]
     models: tuple[str, ...] = ()
     kv_bytes: dict[str, int] = {}
-    """Cache memory per device and stage for each generating model."""
+    """Cache memory per device and stage for each generating model, of those parked too."""
     experts: dict[str, str] = {}
     parked: tuple[str, ...] = ()
     """Models whose weights wait in host memory; one of them at a time is awake on the group."""
@@ -102,9 +102,12 @@ def check_plan(plan: Plan, problem: Problem, where: str) -> None:
         if len({problem.cluster.devices[problem.cluster.device_index[d]].kind for d in group.devices}) > 1:
             raise InputError(f"{place}: devices of several kinds in one group; use one kind")
         for model in group.kv_bytes:
-            if model not in group.models or not names[model].generates:
+            if model not in group.models + group.parked or not names[model].generates:
                 raise InputError(f"{place}: kv_bytes for {model!r}, which does not generate on this group")
-        for model in group.models:
+        alone = next((model for model in group.models if names[model].alone), None)
+        if alone is not None and len(group.models) > 1:
+            raise InputError(f"{place}: {alone!r} shares a group with no other model that is awake; park the others")
+        for model in group.models + group.parked:
             if names[model].generates and group.kv_bytes.get(model, 0) <= 0:
                 raise InputError(f"{place}: no kv_bytes for {model!r}, which generates")
         _check_memory(group, problem, place)
@@ -115,7 +118,9 @@ def check_plan(plan: Plan, problem: Problem, where: str) -> None:
 
 
 def stage_bytes(group: Group, problem: Problem, place: str = "plan") -> list[int]:
-    """What each device of each stage must hold: weights of all models, the largest of those parked, and caches."""
+    """What each device of each stage must hold: weights of all models, the largest of those parked, and caches. Where a
+    model is alone, it takes turns with those parked."""
+    names = {model.name: model for model in problem.models}
     profiles: dict[str, ShapeProfile] = {}
     for model in group.models + group.parked:
         entry = replica_profile(group, model, problem)
@@ -125,9 +130,11 @@ def stage_bytes(group: Group, problem: Problem, place: str = "plan") -> list[int
         profiles[model] = entry
     needs = []
     for stage in range(group.pp):
-        need = sum(int(profiles[model].stage_memory[stage]) for model in group.models)
-        need += max((int(profiles[model].stage_memory[stage]) for model in group.parked), default=0)
-        needs.append(need + sum(group.kv_bytes.values()))
+        held = {model: int(one.stage_memory[stage]) + group.kv_bytes.get(model, 0) for model, one in profiles.items()}
+        bay = max((held[model] for model in group.parked), default=0)
+        resident = sum(held[model] for model in group.models)
+        takes_turns = any(names[model].alone for model in group.models)
+        needs.append(max(resident, bay) if takes_turns else resident + bay)
     return needs
 
 

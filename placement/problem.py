@@ -53,6 +53,8 @@ class Model:
     slo: Slo
     target: float = 0.99
     weight: float = 1.0
+    alone: bool = False
+    """Whether its groups hold no other model beside it, however much room there is."""
 
     @cached_property
     def generates(self) -> bool:
@@ -89,6 +91,7 @@ class _ModelEntry(msgspec.Struct, forbid_unknown_fields=True):
     profile: str | None = None
     target: Share = Share(0.99)
     weight: float = 1.0
+    alone: bool = False
 
 
 class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,7 +136,7 @@ def _model(entry: _ModelEntry, index: int, profiles: dict[str, Profile], path: P
         )
     if not entry.name.isprintable():
         raise InputError(f"{path}: models[{index}]: name {entry.name!r} has characters that cannot be printed")
-    model = Model(entry.name, profile, _slo(entry.slo, where), float(entry.target), entry.weight)
+    model = Model(entry.name, profile, _slo(entry.slo, where), float(entry.target), entry.weight, entry.alone)
     for shape in profile.shapes:
         if model.generates and shape.generation is None:
             raise InputError(

@@ -95,6 +95,8 @@ class ShapeProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Within one node, or across nodes; any when absent."""
     source: Literal["measured", "scaled"] | None = None
     """Measured on devices, or computed and scaled to measurements of other shapes; unknown when absent."""
+    wake: float | None = None
+    """Seconds until it is awake where it was parked, as measured; by its size and the node's bandwidth when absent."""
 
     def __post_init__(self) -> None:
         place = f"shape {self.shape}"
@@ -107,6 +109,8 @@ class ShapeProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{place}: batch size {batch} is not between 1 and {MAX_BATCH}")
             for latency in latencies:
                 _check_cost(f"{place}: stage_latency of batch {batch}", latency, zero=False)
+        if self.wake is not None:
+            _check_cost(f"{place}: wake", self.wake, zero=True)
         if self.stage_latency and 1 not in self.stage_latency:
             raise ValueError(f"{place}: stage_latency has no batch size 1")
         if self.generation is not None:

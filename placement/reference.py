@@ -115,6 +115,8 @@ def describe(problem: Problem, plan: Plan, max_batch: int, ready: Mapping[tuple[
             entry = replica_profile(group, model.name, problem)
             if entry is not None and model.name in group.models + group.parked:
                 load_s = tuple(size / _wake_bytes_per_s(group, plan, problem) for size in entry.stage_memory)
+                if entry.wake is not None:
+                    load_s = (entry.wake,) * group.pp
                 wake = load_s if model.name in group.parked else None
                 loaded = ready.get((model.name, g), 0.0)
                 replicas[m].append(Replica(m, g, entry.stage_latency, wake, loaded))

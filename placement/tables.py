@@ -151,6 +151,9 @@ class Catalogue:
         wake = np.zeros((len(self.classes), len(self.profiles), self.stages))
         for index, kind in enumerate(group_class):
             load = self.memory[kind] / bandwidth[index]
+            for profile, entry in enumerate(self.entries[kind]):
+                if entry is not None and entry.wake is not None:
+                    load[profile] = entry.wake
             wake[kind] = np.maximum(wake[kind], np.where(np.isfinite(load), load, 0.0))
         return self.assemble(
             group_class,

@@ -82,5 +82,5 @@ def _only(spec: Group, ready: Collection[str]) -> Group | None:
     parked = tuple(name for name in spec.parked if name in ready)
     if not models and not parked:
         return None
-    kv_bytes = {name: size for name, size in spec.kv_bytes.items() if name in models}
+    kv_bytes = {name: size for name, size in spec.kv_bytes.items() if name in models + parked}
     return Group(spec.devices, spec.tp, spec.pp, models, kv_bytes, {}, parked)

@@ -20,6 +20,7 @@ from loadgen.cli import add_load_command
 from moe.cli import add_moe_commands
 from placement.cli.commands import add_commands
 from placement.errors import InputError
+from serving.check.cli import add_check_command
 from serving.controller.cli import add_serve_commands
 from serving.profiler.cli import add_profile_command
 from serving.small_models.cli import add_models_commands
@@ -52,6 +53,7 @@ add_commands(app)
 add_models_commands(app)
 add_profile_command(app)
 add_load_command(app)
+add_check_command(app)
 add_moe_commands(app, _open_routed)
 add_train_commands(app)
 

@@ -15,6 +15,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from moe.kernels.tiles import tuned
 from moe.steps import Activation
 
 _DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
@@ -46,7 +47,17 @@ def load_of(rows: int, slots: int) -> Load:
 
 
 def tile(load: Load, gated: bool, element_bytes: int) -> Tile:
-    """The tile for slots with so many rows; none spills a register (see report)."""
+    """The tile for slots with so many rows: what was found best on this GPU, or what is shipped."""
+    cut = tuned(tile_key(load, gated, element_bytes))
+    return shipped_tile(load, gated, element_bytes) if cut is None else Tile(*cut)
+
+
+def tile_key(load: Load, gated: bool, element_bytes: int) -> str:
+    return f"product {load} {'gated' if gated else 'plain'} {element_bytes}"
+
+
+def shipped_tile(load: Load, gated: bool, element_bytes: int) -> Tile:
+    """None spills a register (see report)."""
     if element_bytes == 4:
         return Tile(16 if load == "few" else 32, 32 if gated else 64, 32, 4, 2)
     columns = 64 if gated else 128

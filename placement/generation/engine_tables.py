@@ -137,7 +137,7 @@ def engines_of(plan: Plan, catalogue: Catalogue, early: bool) -> Engines:
     found = [
         (index, catalogue.model_index[name])
         for index, group in enumerate(plan.groups)
-        for name in sorted(group.models, key=catalogue.model_index.__getitem__)
+        for name in sorted(group.models + group.parked, key=catalogue.model_index.__getitem__)
         if models[catalogue.model_index[name]].generates
     ]
     group, model = np.array(found, np.int64).reshape(-1, 2).T

@@ -60,7 +60,7 @@ class Reference:
         engines = []
         for index, group in enumerate(plan.groups):
             for m, model in enumerate(problem.models):
-                if not model.generates or model.name not in group.models:
+                if not model.generates or model.name not in group.models + group.parked:
                     continue
                 entry = replica_profile(group, model.name, problem)
                 assert entry is not None

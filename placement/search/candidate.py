@@ -52,6 +52,10 @@ class Space:
         self.need: Floats = catalogue.memory[:, models, :] + catalogue.least_cache[:, :, None]
         self.limit: Floats = np.array([self.memory_of_kind[entry.kind] for entry in catalogue.classes], np.float64)
         self.fits_alone: Bools = np.all(self.need <= self.limit[:, None, None], axis=2)
+        self._bare_need: Floats = self.need
+        alone = np.array([model.alone for model in self.problem.models], np.bool_)
+        if alone.any():  # it takes whole devices, so that nothing fits beside it
+            self.need = np.where((self.fits_alone & alone)[:, :, None], self.limit[:, None, None], self.need)
         counts = self.problem.workload.counts(len(self.problem.models))
         least = catalogue.request_seconds.min(axis=0, initial=np.inf)
         self.demand: Floats = counts * np.nan_to_num(least, posinf=0.0)
@@ -126,14 +130,14 @@ class Space:
         devices = self.pack(candidate.classes, kept) or self.pack(candidate.classes)
         assert devices is not None
         cluster, models = self.problem.cluster, self.problem.models
-        used = self.used(candidate)
         groups = []
         for group, kind in enumerate(candidate.classes):
             held = np.flatnonzero(candidate.holds[group])
             if not len(held):
                 continue
             shape = self.catalogue.classes[kind].shape
-            spare = float((self.limit[kind] - used[group][: shape.pp]).min())
+            used = self._bare_need[kind, held].sum(axis=0)
+            spare = float((self.limit[kind] - used[: shape.pp]).min())
             groups.append(
                 Group(
                     devices=tuple(cluster.devices[index].name for index in devices[group]),

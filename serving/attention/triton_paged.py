@@ -15,6 +15,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
+from moe.kernels.tiles import tuned
 from placement.errors import InputError
 
 _NO_WINDOW = 2**31 - 1
@@ -38,7 +39,18 @@ MAX_HEAD_DIM = 256
 
 
 def tile(prefill: bool, head_dim: int, element_bytes: int) -> Tile:
-    """The tile for a phase; none spills a register (see kernel_report)."""
+    """The tile for a phase: what was found best on this GPU, or what is shipped."""
+    cut = tuned(tile_key(prefill, head_dim, element_bytes))
+    return shipped_tile(prefill, head_dim, element_bytes) if cut is None else Tile(*cut[:4])
+
+
+def tile_key(prefill: bool, head_dim: int, element_bytes: int) -> str:
+    size = next((size for size in (64, 128) if head_dim <= size), MAX_HEAD_DIM)
+    return f"attention {'prefill' if prefill else 'decode'} {size} {element_bytes}"
+
+
+def shipped_tile(prefill: bool, head_dim: int, element_bytes: int) -> Tile:
+    """None spills a register (see kernel_report)."""
     if head_dim > MAX_HEAD_DIM:
         raise InputError(f"attention: no kernel for heads of {head_dim}; at most {MAX_HEAD_DIM}")
     if element_bytes == 4 and head_dim > 128:

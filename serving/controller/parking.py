@@ -7,6 +7,7 @@ the time that takes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
@@ -32,6 +33,8 @@ class ParkingGroup:
         self._line: deque[object] = deque()
         """Who waits, in the order in which they came: that of the router."""
         self._changed = asyncio.Condition()
+        self.wake_s: dict[str, float] = {}
+        """What waking each took, the last time."""
 
     @property
     def awake(self) -> str | None:
@@ -101,7 +104,9 @@ class ParkingGroup:
         if self._awake is not None:
             await self._group.suspend(self._awake)
             self._awake = None
+        began = time.monotonic()
         await self._group.resume(model)
+        self.wake_s[model] = time.monotonic() - began
         self._awake = model
 
     async def _leave(self) -> None:

@@ -94,7 +94,8 @@ def _model(entry: ModelEntry, profiles: Mapping[str, Profile], pace: float) -> M
         known = ", ".join(sorted(profiles)[:8])
         raise InputError(f"models ({entry.name}): no profile {name!r}; there are {known}")
     profile = profiles[name] if pace == 1 else paced(profiles[name], pace)
-    return Model(entry.name, profile, entry.goal, float(entry.target), entry.weight)
+    alone = entry.foreign is not None
+    return Model(entry.name, profile, entry.goal, float(entry.target), entry.weight, alone)
 
 
 def paced(profile: Profile, pace: float) -> Profile:
@@ -158,6 +159,6 @@ def _digest(problem: Problem) -> str:
     for tokens in (workload.prompt_tokens, workload.output_tokens):
         whole.update(b"-" if tokens is None else tokens.tobytes())
     facts = [METHOD, problem.cluster, problem.overhead, problem.objective]
-    models = [[one.name, one.profile, vars(one.slo), one.target, one.weight] for one in problem.models]
+    models = [[one.name, one.profile, vars(one.slo), one.target, one.weight, one.alone] for one in problem.models]
     whole.update(repr([facts, models]).encode())
     return whole.hexdigest()[:32]

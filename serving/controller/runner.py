@@ -284,6 +284,7 @@ class GroupRunner:
             tp=planned.tp,
             pp=planned.pp,
             pace=setup.pace,
+            backend="nccl" if setup.devices[planned.devices[0]].startswith("cuda") else "shared",
             foreign=self._is_foreign,
         )
         began = time.monotonic()

@@ -12,6 +12,7 @@ import msgspec
 from router import Refusal
 from serving.controller.controller import Controller
 from serving.controller.journal import Event
+from serving.controller.parking import ParkingGroup
 from serving.controller.runner import GroupRunner
 from serving.http import Family, Histogram
 
@@ -117,6 +118,8 @@ def _group(runner: GroupRunner, now: float) -> dict[str, Any]:
             }
             for model in runner.spec.models + runner.spec.parked
         },
+        "awake": runner.handle.awake if isinstance(runner.handle, ParkingGroup) else None,
+        "wake_s": dict(runner.handle.wake_s) if isinstance(runner.handle, ParkingGroup) else {},
         "deaths": runner.deaths,
         "last_death": runner.last_death or None,
         "pids": [] if runner.group is None else [handle.pid for handle in runner.group.handles],

@@ -207,6 +207,10 @@ class RmsNorm(nn.Module):
         self.size, self.eps = size, eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda and x.is_contiguous() and not torch.is_grad_enabled():
+            from serving.models import fused_rows
+
+            return fused_rows.rms_norm(x, self.weight, self.eps)
         if not is_plain(x):
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         from serving.models.rows import rms_norm

@@ -86,6 +86,10 @@ def rotate(qkv: Tensor, heads: int, by: Rotation) -> Tensor:
 
         rows.rotate(qkv.numpy(), heads, by.cos[:, 0].numpy(), by.sin[:, 0].numpy())
         return qkv
+    if qkv.is_cuda and qkv.is_contiguous() and not torch.is_grad_enabled():
+        from serving.models import fused_rows
+
+        return fused_rows.rotate(qkv, heads, by)
     turned, rest = qkv.split([heads, qkv.shape[1] - heads], dim=1)
     first, second = turned.float().chunk(2, dim=-1)
     parts = (first * by.cos - second * by.sin, second * by.cos + first * by.sin)

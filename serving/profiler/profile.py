@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from serving.models import ModelConfig, read_config
 from serving.profiler.cache import Cache, model_digest
 from serving.profiler.crew import start_crew
 from serving.profiler.effort import FULL, Effort
+from serving.profiler.foreign import ForeignJob, measure_foreign
 from serving.profiler.measure import ModelJob, measure_models
 from serving.profiler.present import Present, find_present, machine_facts, measured_shapes
 from serving.profiler.results import MeasuredModel, ModelResult, ProfileResult, ShapeResult
@@ -37,7 +38,7 @@ class Wanted:
 
     entry: ModelEntry
     present: Present
-    job: ModelJob
+    job: ModelJob | ForeignJob
     digests: tuple[str, ...]
     """Under which the cache may have it, the best first; measured now, it is kept under the last."""
 
@@ -85,7 +86,7 @@ def _entries(config: ServeConfig) -> dict[str, ModelEntry]:
     for entry in config.models:
         name = entry.profile or entry.name
         first = found.setdefault(name, entry)
-        if (first.path, first.precision) != (entry.path, entry.precision):
+        if (first.path, first.precision, first.foreign) != (entry.path, entry.precision, entry.foreign):
             raise InputError(f"models ({entry.name}): profile {name!r} is that of {first.name!r} too, of other files")
     return found
 
@@ -98,23 +99,30 @@ def want(entry: ModelEntry, present: Present, effort: Effort) -> Wanted:
         raise InputError(f"{where}: {error}") from error
     if config.task != "generate" and isinstance(entry.slo, dict):
         raise InputError(f"{where}: slo has {sorted(entry.slo)}, but it answers in one pass; give one time")
-    job = ModelJob(
-        path=entry.path,
-        precision=entry.precision,
-        config=config,
-        shapes=tuple(measured_shapes(config.sizes, present.count)),
-        memory_bytes=present.memory_bytes,
-        input_tokens=_input_tokens(entry, config),
-    )
-    how = {
+    job = _job(entry, config, present)
+    how: dict[str, Any] = {
         "precision": job.precision,
         "shapes": job.shapes,
         "memory": job.memory_bytes,
         "tokens": job.input_tokens,
         "machine": machine_facts(present.device),
     }
+    if isinstance(job, ForeignJob):
+        how["engine"] = job.engine
     digests = (model_digest(path, effort=tried, **how) for tried in dict.fromkeys((FULL, effort)))
     return Wanted(entry, present, job, tuple(digests))
+
+
+def _job(entry: ModelEntry, config: ModelConfig, present: Present) -> ModelJob | ForeignJob:
+    shapes, tokens = tuple(measured_shapes(config.sizes, present.count)), _input_tokens(entry, config)
+    what: dict[str, Any] = {"path": entry.path, "precision": entry.precision, "config": config}
+    where: dict[str, Any] = {"memory_bytes": present.memory_bytes, "input_tokens": tokens}
+    if entry.foreign is None:
+        return ModelJob(**what, **where, shapes=shapes)
+    # What runs elsewhere has the shape it has; here it stands for one device.
+    return ForeignJob(
+        **what, **where, engine=entry.foreign, shapes=shapes if entry.foreign.is_ours_to_start else shapes[:1]
+    )
 
 
 def _input_tokens(entry: ModelEntry, config: ModelConfig) -> int:
@@ -131,8 +139,10 @@ def _find(cache: Cache, one: Wanted) -> MeasuredModel | None:
 async def _measure(
     missing: dict[str, Wanted], present: Present, effort: Effort, launcher: Launcher, on_progress: OnProgress
 ) -> dict[str, MeasuredModel]:
-    jobs = [one.job for one in missing.values()]
-    total, done = sum(shape.pp for job in jobs for shape in job.shapes), 0
+    own = {digest: one.job for digest, one in missing.items() if isinstance(one.job, ModelJob)}
+    foreign = {digest: one.job for digest, one in missing.items() if isinstance(one.job, ForeignJob)}
+    total = sum(shape.pp for job in own.values() for shape in job.shapes)
+    total, done = total + sum(len(job.shapes) for job in foreign.values()), 0
 
     def tick() -> None:
         nonlocal done
@@ -140,9 +150,17 @@ async def _measure(
         on_progress(done / total, f"{done} of {total} stages")
 
     on_progress(0.0, "starting")
-    async with start_crew(present.names, launcher) as crew:
-        found = await measure_models(crew, jobs, effort, tick)
-    return {digest: MeasuredModel(*measured) for digest, measured in zip(missing, found, strict=True)}
+    found: dict[str, MeasuredModel] = {}
+    if own:
+        async with start_crew(present.names, launcher) as crew:
+            measured = await measure_models(crew, list(own.values()), effort, tick)
+        found |= {digest: MeasuredModel(*one) for digest, one in zip(own, measured, strict=True)}
+    for digest, job in foreign.items():
+        try:
+            found[digest] = await measure_foreign(job, present.names, effort, launcher, tick)
+        except InputError as error:
+            raise InputError(f"models ({missing[digest].entry.name}): {error}") from error
+    return found
 
 
 def _result(name: str, wanted: list[Wanted], known: dict[str, MeasuredModel], cached: set[str]) -> ModelResult:

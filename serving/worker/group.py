@@ -133,8 +133,9 @@ class Group:
     async def suspend(self, model: str) -> None:
         await self._order(lambda id: Suspend(id, model))
 
-    async def resume(self, model: str) -> None:
-        await self._order(lambda id: Resume(id, model))
+    async def resume(self, model: str) -> dict[str, Any]:
+        """The facts of an engine of others say what it took: `wake_s`."""
+        return await self._order(lambda id: Resume(id, model))
 
     async def place_experts(self, model: str, experts: list[list[list[int]]]) -> dict[str, Any]:
         """Bring a model's experts to other places (as ModelSpec.experts) while it serves; the facts say how many were

@@ -88,8 +88,8 @@ def test_who_hangs_up_is_heard_by_the_engine(front, behind):
     answer = urllib.request.urlopen(request, timeout=60)
     answer.readline()
     answer.close()
-    behind.wait_until(lambda: sum(group["running"] for group in behind.status()["groups"]) == 0, 10)
-    front.wait_until(lambda: sum(group["running"] for group in front.status()["groups"]) == 0, 10)
+    for server in (behind, front):
+        server.wait_until(lambda server=server: server.status()["queue"]["running"] == 0, 10)
 
 
 def test_a_prompt_that_is_too_long_is_told_as_ours(front):
@@ -102,11 +102,15 @@ def test_a_server_that_is_started_and_killed_comes_again(tiny_models, tmp_path):
     """By a command with placeholders; kill -9 of the server is the death of the group."""
     behind = tmp_path / "behind"
     behind.mkdir()
-    config = write_config(behind, tiny_models)
+    chat = {"devices": ["local/0"], "tp": 1, "pp": 1, "models": ["chat"], "kv_bytes": {"chat": CACHE_BYTES}}
+    write_plan(behind / "plan.json", [chat])
+    write_json(behind / "profiles.json", profiles())
+    entry = {"name": "chat", "path": str(tiny_models / "chat"), "slo": {"ttft": "20s", "tpot": "10s"}}
+    config = write_server_config(behind / "config.yaml", 1, [entry], profiles="profiles.json")
     command = f"{sys.executable} -m serving.cli serve {config} --plan {behind}/plan.json --listen 127.0.0.1:{{port}}"
     folder = tmp_path / "front"
     folder.mkdir()
-    engine = {"kind": "openai", "command": command, "environment": {"PENSTOCK_NOTE": "tp{tp}"}}
+    engine = {"kind": "openai", "command": command}
     with Server(write_front(folder, tiny_models, {"chat": engine})) as front:
         assert front.complete()[0] == front.embed()[0] == 200
         server = _server_of(front)
@@ -143,7 +147,7 @@ def test_requests_that_run_when_the_server_is_told_to_stop_are_finished(behind, 
     with Server(write_front(tmp_path, tiny_models, {"chat": engine})) as front:
         asking = threading.Thread(target=lambda: found.append(front.complete(200)))
         asking.start()
-        front.wait_until(lambda: front.status()["groups"][0]["running"] > 0, 10)
+        front.wait_until(lambda: front.status()["queue"]["running"] > 0, 10)
         assert front.stop() == 0
         asking.join()
     assert found[0][0] == 200

@@ -45,6 +45,7 @@ RATIOS = {
     "overload": "ratio",
     "two_models": "ratio",
     "fidelity": "ratio",
+    "vllm_engine": "ratio",
 }
 ELSEWHERE = {"fidelity"}
 """Run by tests/e2e/test_fidelity.py, which also looks at what it finds."""

@@ -83,7 +83,7 @@ LARGE = (
     AttentionCase("prefill", 2, 1024, 2048, 8, 4, 128),
 )
 CORE = (
-    AttentionCase("decode", 8, 1, 512, 4, 2, 64),
+    AttentionCase("decode", 16, 1, 4096, 4, 2, 64),
     AttentionCase("prefill", 1, 256, 512, 4, 2, 64),
 )
 """For one core of a processor."""

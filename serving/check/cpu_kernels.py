@@ -1,4 +1,4 @@
-"""The kernels of a processor's core against their torch twin, and their share of what the core can do."""
+"""The kernels of a processor's core against their torch twin, and their speed against torch's copy and product."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def check_cpu_kernels(device: str) -> list[dict[str, Any]]:
         )
         found.append(judge(case, where, dtype, limits))
     figures = {"GB_per_s": round(limits.bytes_per_s / 1e9, 2), "TFLOP_per_s": round(limits.flops / 1e12, 4)}
-    found.append({"what": "core itself", "holds": True, "note": "its limit: copy, product", "figures": figures})
+    found.append({"what": "core itself", "holds": True, "note": "torch copies, torch multiplies", "figures": figures})
     return found

@@ -1,5 +1,5 @@
-"""Every Triton kernel against its torch twin on the device, with its share of what the device can do. Where there is no
-GPU, in Triton's interpreter, which tells whether a kernel is right and nothing of how fast it is.
+"""Every Triton kernel against its torch twin on the device, and its speed against torch's own copy or product there.
+Where there is no GPU, in Triton's interpreter, which tells whether a kernel is right and nothing of how fast it is.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def judge(case: Case, where: torch.device, dtype: torch.dtype, limits: Limits | 
         seconds = seconds_of(case.run, where)
         if case.flops / limits.flops > case.bytes_moved / limits.bytes_per_s:
             figures |= {"TFLOP_per_s": round(case.flops / seconds / 1e12, 4)}
-            figures |= {"share": round(case.flops / seconds / limits.flops, 2)}
+            figures |= {"to_torch": round(case.flops / seconds / limits.flops, 2)}
         else:
             figures |= {"GB_per_s": round(case.bytes_moved / seconds / 1e9, 2)}
-            figures |= {"share": round(case.bytes_moved / seconds / limits.bytes_per_s, 2)}
+            figures |= {"to_torch": round(case.bytes_moved / seconds / limits.bytes_per_s, 2)}
     return {"what": case.what, "holds": error <= TOLERANCE[dtype], "note": note, "figures": figures}
 
 

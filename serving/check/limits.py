@@ -1,4 +1,4 @@
-"""What a device can do at the most, measured: bytes copied and products a second. Kernels are judged by it."""
+"""What torch reaches on a device: bytes copied and numbers multiplied a second. Kernels are set beside it."""
 
 from __future__ import annotations
 

@@ -68,8 +68,10 @@ class ModelServer:
             self.place = parse_place(f"http://127.0.0.1:{port}/v1", key)
         else:
             self.place = parse_place(engine.url, key)
+        deadline = time.monotonic() + engine.start_s
         try:
-            self.model = await self._until_listed(engine.start_s)
+            self.model = await self._until_listed(deadline)
+            await self._until_willing(deadline)
         except BaseException:
             await self.stop()
             raise
@@ -135,22 +137,40 @@ class ModelServer:
         if whole.status != 200:
             raise InputError(f"{self.launch.name}: {path} answers {whole.status}: {error_message(whole.body)}")
 
-    async def _until_listed(self, wait_s: float) -> str:
+    async def _until_listed(self, deadline: float) -> str:
         assert self.place is not None
-        name, deadline = self.launch.name, time.monotonic() + wait_s
+        name = self.launch.name
         while True:
-            if self.process is not None and self.process.is_over:
-                code = self.process.ended.result()
-                raise InputError(f"model {name!r}: its server ended with code {code}; its last lines are in the log")
             with contextlib.suppress(ExchangeFailed):
                 whole = await ask(self.place, "GET", f"{self.place.path}/models", wait_s=10.0)
                 if whole.status == 200:
                     return self._choose(whole.body)
                 if whole.status in (401, 403):
                     raise InputError(f"model {name!r}: {self.place} wants a key; name a file with it as `key`")
-            if time.monotonic() > deadline:
-                raise InputError(f"model {name!r}: {self.place} does not answer within {wait_s:g} s")
-            await asyncio.sleep(LOOK_S)
+            await self._wait(deadline)
+
+    async def _until_willing(self, deadline: float) -> None:
+        """A server may list what it is still loading; whether the model works is for who asks next to find out."""
+        assert self.place is not None
+        body = msgspec.json.encode({"model": self.model, "prompt": "a", "max_tokens": 1})
+        while True:
+            with contextlib.suppress(ExchangeFailed):
+                whole = await ask(
+                    self.place, "POST", f"{self.place.path}/completions", body, self.launch.engine.start_s
+                )
+                if whole.status not in (429, 503):
+                    return
+            await self._wait(deadline)
+
+    async def _wait(self, deadline: float) -> None:
+        name = self.launch.name
+        if self.process is not None and self.process.is_over:
+            code = self.process.ended.result()
+            raise InputError(f"model {name!r}: its server ended with code {code}; its last lines are in the log")
+        if time.monotonic() > deadline:
+            wait_s = self.launch.engine.start_s
+            raise InputError(f"model {name!r}: {self.place} does not answer within {wait_s:g} s")
+        await asyncio.sleep(LOOK_S)
 
     def _choose(self, body: bytes) -> str:
         try:

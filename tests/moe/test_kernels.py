@@ -13,8 +13,9 @@ from placement.errors import InputError
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "gfx942": 64 * 1024}  # that one program may have
-MOST_REGISTERS = {"sm_80": 255, "sm_90": 255, "gfx942": 512}  # of a thread
+SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
+"""That one program may have."""
+MOST_REGISTERS = {"sm_80": 255, "sm_90": 255, "sm_100": 255, "gfx942": 512}  # of a thread
 SCRIPT = """
 import sys
 import msgspec

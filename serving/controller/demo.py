@@ -19,9 +19,11 @@ import yaml
 from placement.cache import cache_folder
 from placement.errors import InputError
 from placement.files import replace_file
-from serving.config import ServeConfig
+from serving.config import ModelEntry, ServeConfig
 from serving.http.auth import KEYS_VARIABLE
 from serving.models import read_config
+from serving.models.config import Task
+from serving.models.foreign_config import read_foreign_config
 from serving.profiler.present import count_cores
 from serving.small_models.manifest import why_not_done
 from serving.small_models.names import NAMES
@@ -61,7 +63,7 @@ def make_demo(directory: Path | None, listen: str, on_progress: OnProgress) -> P
 
 def usage_text(url: str, config: ServeConfig) -> str:
     """Lines to paste."""
-    tasks = {entry.name: read_config(Path(entry.path)).task for entry in config.models}
+    tasks = {entry.name: _task(entry) for entry in config.models}
     chat = next((name for name, task in tasks.items() if task == "generate"), None)
     embed = next((name for name, task in tasks.items() if task == "embed"), None)
     has_keys = config.api_keys is not None or bool(os.environ.get(KEYS_VARIABLE))
@@ -88,6 +90,11 @@ def usage_text(url: str, config: ServeConfig) -> str:
         lines.append(f"  {program} explain loans --url {url}        (devices that traffic does not need train)")
         lines.append(f"  {program} train list --url {url}")
     return "\n".join([*lines, ""])
+
+
+def _task(entry: ModelEntry) -> Task:
+    path = Path(entry.path)
+    return (read_config(path) if entry.foreign is None else read_foreign_config(path)).task
 
 
 def _data(body: dict[str, Any]) -> str:

@@ -244,6 +244,12 @@ class GroupRunner:
             return frozenset()
         return frozenset((handle.awake,))
 
+    def _tell_switch(self, seconds: float) -> None:
+        """Nothing of it can be served before another engine is awake."""
+        if self.state == "serving" and seconds > 0:
+            self.back_at = max(self.back_at, time.monotonic() + seconds)
+            self.on_change()
+
     async def _rouse(self) -> None:
         """Of a group whose models are all parked, let the one that the plan has resident be awake."""
         resident = next((model for model in self.spec.models if model in self.ready & self._parked), None)
@@ -296,6 +302,8 @@ class GroupRunner:
                 return group.lost
             self.group = group
             self.handle = ParkingGroup(group, self._parked) if planned.parked else group
+            if self._is_foreign and isinstance(self.handle, ParkingGroup):
+                self.handle.on_switch = self._tell_switch
             self.failed.clear()
             self.met.set()
             await self.may_load.wait()

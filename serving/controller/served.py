@@ -20,6 +20,7 @@ from serving.controller.expert_files import ExpertModel, read_places
 from serving.controller.probe import Probe
 from serving.http import ServedModel
 from serving.models import ModelConfig, read_config
+from serving.models.foreign_config import read_foreign_config
 from serving.text import Tokenizer
 from serving.text.model_files import read_object
 from serving.worker.messages import MAX_SEQUENCES, ModelSpec
@@ -96,7 +97,7 @@ def replaced(files: ModelFiles, directory: Path) -> ModelFiles:
 def _read(entry: ModelEntry) -> ModelFiles:
     path = Path(entry.path)
     try:
-        config = read_config(path)
+        config = read_config(path) if entry.foreign is None else read_foreign_config(path)
         if config.task == "generate" and not isinstance(entry.slo, dict):
             raise InputError("slo is one time, but it answers token by token; give {ttft, tpot}")
         if config.task != "generate" and isinstance(entry.slo, dict):

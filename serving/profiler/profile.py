@@ -15,6 +15,7 @@ import msgspec
 from placement.errors import InfeasibleError, InputError
 from serving.config import ModelEntry, ServeConfig
 from serving.models import ModelConfig, read_config
+from serving.models.foreign_config import read_foreign_config
 from serving.profiler.cache import Cache, model_digest
 from serving.profiler.crew import start_crew
 from serving.profiler.effort import FULL, Effort
@@ -94,7 +95,7 @@ def _entries(config: ServeConfig) -> dict[str, ModelEntry]:
 def want(entry: ModelEntry, present: Present, effort: Effort) -> Wanted:
     where, path = f"models ({entry.name})", Path(entry.path)
     try:
-        config = read_config(path)
+        config = read_config(path) if entry.foreign is None else read_foreign_config(path)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     if config.task != "generate" and isinstance(entry.slo, dict):

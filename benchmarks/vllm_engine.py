@@ -32,8 +32,8 @@ from serving.engines.process import descendants
 from serving.small_models.random import make_random
 
 CACHE_BYTES = 512 * 2**20
-LARGE = {"hidden": 512, "layers": 8, "heads": 8, "kv_heads": 4, "ffn": 1408, "vocabulary": 8192}
-SMALL = {"hidden": 64, "layers": 2, "heads": 2, "kv_heads": 2, "ffn": 128, "vocabulary": 512}
+LARGE: dict[str, Any] = {"hidden": 512, "layers": 8, "heads": 8, "kv_heads": 4, "ffn": 1408, "vocabulary": 8192}
+SMALL: dict[str, Any] = {"hidden": 64, "layers": 2, "heads": 2, "kv_heads": 2, "ffn": 128, "vocabulary": 512}
 GOAL_SHARE, GOAL_TTFT_S = 0.05, 0.002
 
 

@@ -189,7 +189,7 @@ async def _until_training(store: Any, wait_s: float) -> None:
 
 
 async def _keep_asking(url: str, is_back: asyncio.Event) -> list[bool]:
-    answers = []
+    answers: list[bool] = []
     while not is_back.is_set():
         answers.append(await asyncio.to_thread(_complete, url, len(answers)))
     return answers

@@ -56,14 +56,14 @@ async def _check_shape(directory: Path, shape: Shape, devices: list[str], expect
     except (GroupLost, RequestFailed, InputError) as error:
         return judged("engine", what, False, str(error))
     pairs = [(a, b) for ours, theirs in zip(found, expected, strict=True) for a, b in zip(ours, theirs, strict=True)]
-    error, same = _difference(pairs)
+    off, same = _difference(pairs)
     tolerance = HALF_TOLERANCE if is_gpu else TOLERANCE
-    holds = error <= tolerance and (same == len(pairs) or is_gpu)
+    holds = off <= tolerance and (same == len(pairs) or is_gpu)
     return judged(
         "engine",
         what,
         holds,
-        logprob_error=float(f"{error:.1e}"),
+        logprob_error=float(f"{off:.1e}"),
         same_tokens=f"{same} of {len(pairs)}",
         tokens_per_s=round(rate),
     )

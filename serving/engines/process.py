@@ -49,7 +49,7 @@ class ServerProcess:
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
         code = self._process.wait()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
-            loop.call_soon_threadsafe(lambda: self.ended.done() or self.ended.set_result(code))
+            loop.call_soon_threadsafe(self.ended.set_result, code)
 
 
 def start_process(command: list[str], environment: dict[str, str]) -> ServerProcess:

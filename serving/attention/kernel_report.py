@@ -43,21 +43,23 @@ def report(target: str) -> list[KernelReport]:
 
 def _measure(kernel: str, dtype: str, head_dim: int, target: str, gpu: GPUTarget) -> KernelReport:
     function, kinds, constants, options = (
-        _store(dtype, head_dim) if kernel == "store" else _attend(kernel, dtype, head_dim)
+        _store(dtype, head_dim) if kernel == "store" else _attend(kernel, dtype, head_dim, gpu.backend == "hip")
     )
     usage = compile_ahead(function, kinds, constants, options, _ALIGNED, gpu)
     return KernelReport(kernel, target, dtype, head_dim, *usage)
 
 
-def _attend(kernel: str, dtype: str, head_dim: int) -> tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]:
+def _attend(
+    kernel: str, dtype: str, head_dim: int, hip: bool
+) -> tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]:
     """The kernel, its arguments' types, constants and options."""
     prefill = kernel == "prefill"
     cache = (1, _KV_HEADS, _BLOCK_SIZE, head_dim)
-    constants = triton_paged.constants(prefill, _GROUP, cache, _DTYPES[dtype])
+    constants = triton_paged.constants(prefill, _GROUP, cache, _DTYPES[dtype], hip)
     tensors = dict.fromkeys(("query", "key_cache", "value_cache", "out"), f"*{dtype}")
     indices = dict.fromkeys(("tables", "starts", "lens"), "*i32")
     numbers = {"scale": "fp32", **dict.fromkeys(("window", "sequences", "table_stride", "query_stride"), "i32")}
-    options = triton_paged.options(prefill, head_dim, _DTYPES[dtype])
+    options = triton_paged.options(prefill, head_dim, _DTYPES[dtype], hip)
     return triton_paged.attend, tensors | indices | numbers, constants, options
 
 

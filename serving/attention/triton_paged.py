@@ -31,17 +31,17 @@ class Tile:
     rows: int
     keys: int
     warps: int
-    registers: int  # of a thread, at most; ptxas left alone spills a few to fit one more program
+    registers: int  # of a thread, at most (0: no bound); ptxas left alone spills a few to fit one more program
 
 
 STAGES = 2
 MAX_HEAD_DIM = 256
 
 
-def tile(prefill: bool, head_dim: int, element_bytes: int) -> Tile:
-    """The tile for a phase: what was found best on this GPU, or what is shipped."""
+def tile(prefill: bool, head_dim: int, element_bytes: int, hip: bool = False) -> Tile:
+    """The tile for a phase: what was found best on this GPU, or what is shipped. `hip`: for AMD's GPUs."""
     cut = tuned(tile_key(prefill, head_dim, element_bytes))
-    return shipped_tile(prefill, head_dim, element_bytes) if cut is None else Tile(*cut[:4])
+    return shipped_tile(prefill, head_dim, element_bytes, hip) if cut is None else Tile(*cut[:4])
 
 
 def tile_key(prefill: bool, head_dim: int, element_bytes: int) -> str:
@@ -49,10 +49,13 @@ def tile_key(prefill: bool, head_dim: int, element_bytes: int) -> str:
     return f"attention {'prefill' if prefill else 'decode'} {size} {element_bytes}"
 
 
-def shipped_tile(prefill: bool, head_dim: int, element_bytes: int) -> Tile:
+def shipped_tile(prefill: bool, head_dim: int, element_bytes: int, hip: bool = False) -> Tile:
     """None spills a register (see kernel_report)."""
     if head_dim > MAX_HEAD_DIM:
         raise InputError(f"attention: no kernel for heads of {head_dim}; at most {MAX_HEAD_DIM}")
+    if hip:  # 64 KiB of shared memory, and warps of 64
+        rows = 16 if not prefill or element_bytes == 4 else 32 if head_dim <= 64 else 64
+        return Tile(rows, 32 if head_dim <= 128 else 16, 4, 0)
     if element_bytes == 4 and head_dim > 128:
         return Tile(16, 32, 8, 255)
     if not prefill:
@@ -79,10 +82,12 @@ def paged_attention(
     arrays = (query, key_cache, value_cache, block_tables, query_starts, context_lens, out)
     numbers = (scale, window or _NO_WINDOW, sequences, block_tables.stride(0), query.stride(0))
     for prefill in (False, True) if len(query) > sequences else (False,):
-        known = constants(prefill, query.shape[1] // kv_heads, key_cache.shape, query.dtype)
+        known = constants(prefill, query.shape[1] // kv_heads, key_cache.shape, query.dtype, is_hip())
         tiles = len(query) // known["QUERIES"] + sequences if prefill else sequences
         parts = triton.cdiv(known["GROUP"], known["PART"])
-        attend[(tiles, kv_heads * parts)](*arrays, *numbers, **known, **options(prefill, query.shape[2], query.dtype))
+        attend[(tiles, kv_heads * parts)](
+            *arrays, *numbers, **known, **options(prefill, query.shape[2], query.dtype, is_hip())
+        )
     return out
 
 
@@ -97,10 +102,16 @@ def store_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
     )
 
 
-def constants(prefill: bool, group: int, cache: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
+def is_hip() -> bool:
+    return torch.version.hip is not None
+
+
+def constants(
+    prefill: bool, group: int, cache: tuple[int, ...], dtype: torch.dtype, hip: bool = False
+) -> dict[str, Any]:
     """What is known when the attention kernel is compiled; `cache` is a cache's shape."""
     _, kv_heads, block_size, head_dim = cache
-    cut = tile(prefill, head_dim, dtype.itemsize)
+    cut = tile(prefill, head_dim, dtype.itemsize, hip)
     part = min(group, _PART)
     return {
         "PREFILL": prefill,
@@ -115,13 +126,15 @@ def constants(prefill: bool, group: int, cache: tuple[int, ...], dtype: torch.dt
         "KEYS": cut.keys,
         # The interpreter multiplies bf16 wrongly and without a word.
         "DOT": tl.float32 if os.environ.get("TRITON_INTERPRET") == "1" else _DTYPES[dtype],
+        "PRECISION": "ieee" if hip else "tf32x3",
     }
 
 
-def options(prefill: bool, head_dim: int, dtype: torch.dtype) -> dict[str, Any]:
+def options(prefill: bool, head_dim: int, dtype: torch.dtype, hip: bool = False) -> dict[str, Any]:
     """How the compiler may run the attention kernel."""
-    cut = tile(prefill, head_dim, dtype.itemsize)
-    return {"num_warps": cut.warps, "num_stages": STAGES, "maxnreg": cut.registers, "enable_fp_fusion": True}
+    cut = tile(prefill, head_dim, dtype.itemsize, hip)
+    bound = {"maxnreg": cut.registers} if cut.registers else {}
+    return {"num_warps": cut.warps, "num_stages": STAGES, "enable_fp_fusion": True} | bound
 
 
 def store_constants(cache: tuple[int, ...]) -> dict[str, int]:
@@ -174,6 +187,7 @@ def attend(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     DOT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ) -> None:
     PARTS: tl.constexpr = (GROUP + PART - 1) // PART
     kv_head = tl.program_id(1) // PARTS
@@ -211,7 +225,7 @@ def attend(
         block = tl.load(tables + sequence * table_stride + at // BLOCK_SIZE, mask=held, other=0).to(tl.int64)
         base = ((block * KV_HEADS + kv_head) * BLOCK_SIZE + at % BLOCK_SIZE) * HEAD_DIM
         key = tl.load(key_cache + base[None, :] + column[:, None], mask=held[None, :] & within[:, None], other=0.0)
-        scores = tl.dot(q, key.to(DOT), input_precision="tf32x3") * (scale * _LOG2E)
+        scores = tl.dot(q, key.to(DOT), input_precision=PRECISION) * (scale * _LOG2E)
         behind = position[:, None] - at[None, :]
         seen = held[None, :] & (behind >= 0) & (behind < window)
         scores = tl.where(seen, scores, float("-inf"))
@@ -222,7 +236,7 @@ def attend(
         total = total * shrink + tl.sum(weights, 1)
         highest = top
         value = tl.load(value_cache + base[:, None] + column[None, :], mask=held[:, None] & within[None, :], other=0.0)
-        mixed = tl.dot(weights.to(DOT), value.to(DOT), mixed * shrink[:, None], input_precision="tf32x3")
+        mixed = tl.dot(weights.to(DOT), value.to(DOT), mixed * shrink[:, None], input_precision=PRECISION)
     share = 1.0 / tl.where(total == 0.0, 1.0, total)
     cell += token * (KV_HEADS * GROUP * HEAD_DIM)
     tl.store(out + cell, (mixed * share[:, None]).to(out.dtype.element_ty), mask=taken)

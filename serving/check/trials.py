@@ -37,7 +37,7 @@ def _attention(where: torch.device) -> Iterator[Trial]:
             with trying(triton_paged.tile_key(prefill, head_dim, 2), cut):
                 return seconds_of(lambda: step.run(ours), where)
 
-        shipped = triton_paged.shipped_tile(prefill, head_dim, 2)
+        shipped = triton_paged.shipped_tile(prefill, head_dim, 2, triton_paged.is_hip())
         yield Trial(
             triton_paged.tile_key(prefill, head_dim, 2),
             Cut(shipped.rows, shipped.keys, shipped.warps, shipped.registers),

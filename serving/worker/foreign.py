@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from placement.units import Seconds
+from placement.units import parse_seconds
 
 PLACEHOLDERS = ("devices", "kv_bytes", "name", "path", "port", "pp", "tp")
 """What stands in braces in a command."""
@@ -37,7 +37,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     here is ended instead, and started again to wake up."""
     wake: str = ""
     """A path that is posted to undo `sleep`."""
-    start: Seconds | None = None
+    start: float | str | None = None
     """How long it may take until it answers: ten minutes when it is started here, else ten seconds."""
     python: str = ""
     """vllm: the interpreter that has it; our own when absent."""
@@ -65,7 +65,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def start_s(self) -> float:
-        return float(self.start) if self.start is not None else 10.0 if self.url else 600.0
+        if self.start is not None:
+            return float(parse_seconds(self.start))
+        return 10.0 if self.url else 600.0
 
     @property
     def is_ours_to_start(self) -> bool:

@@ -98,6 +98,7 @@ def test_a_prompt_that_is_too_long_is_told_as_ours(front):
     assert "tokens" in answer["error"]["message"]
 
 
+@pytest.mark.long
 def test_a_server_that_is_started_and_killed_comes_again(tiny_models, tmp_path):
     """By a command with placeholders; kill -9 of the server is the death of the group."""
     behind = tmp_path / "behind"
@@ -141,6 +142,7 @@ def test_a_server_that_is_not_there_is_told(tiny_models, tmp_path):
         assert front.embed()[0] == 200
 
 
+@pytest.mark.long
 def test_requests_that_run_when_the_server_is_told_to_stop_are_finished(behind, tiny_models, tmp_path):
     engine = {"kind": "openai", "url": f"{behind.url}/v1"}
     found = []

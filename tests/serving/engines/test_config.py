@@ -1,5 +1,6 @@
 """Engines as a configuration names them, the commands they become, and plans that cannot be."""
 
+import msgspec
 import pytest
 
 from placement.errors import InputError
@@ -11,7 +12,7 @@ from serving.engines.launch import Launch
 from serving.engines.vllm import resolved
 from serving.worker.device import devices_environment
 from serving.worker.foreign import EngineConfig, fill_in
-from serving.worker.messages import ModelSpec
+from serving.worker.messages import Load, ModelSpec, Order
 
 BASE = {"name": "m", "path": "m", "slo": {"ttft": 1, "tpot": 1}}
 
@@ -33,6 +34,15 @@ BASE = {"name": "m", "path": "m", "slo": {"ttft": 1, "tpot": 1}}
 def test_what_is_wrong_is_told(engine, words):
     with pytest.raises(InputError, match=words):
         convert(BASE | {"engine": engine}, ModelEntry, "config.yaml")
+
+
+def test_an_engine_travels_to_its_leader_as_it_is():
+    entry = convert(
+        BASE | {"engine": {"kind": "openai", "url": "http://a/v1", "start": "2s"}}, ModelEntry, "config.yaml"
+    )
+    order = Load(1, ModelSpec(name="m", path="m", engine=entry.foreign))
+    there = msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=Order)
+    assert there.model.engine.start_s == 2.0
 
 
 def test_a_value_is_never_split_into_words():

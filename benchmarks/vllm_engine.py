@@ -27,7 +27,7 @@ from benchmarks.peers.environment import peer_python
 from placement.files import write_json
 from placement.profile import Generation, Profile, ShapeProfile, StepCost
 from placement.units import Bytes
-from serving.engines.exchange import open_exchange, parse_place
+from serving.engines.exchange import Place, open_exchange, parse_place
 from serving.engines.process import descendants
 from serving.small_models.random import make_random
 
@@ -71,8 +71,7 @@ def _measure(folder: Path, load: Load, rounds: int, tiny: bool) -> dict[str, Any
     make_random(folder / "model", **(SMALL if tiny else LARGE))
     front = _write(folder / "front", folder / "model", _engine(folder, tiny))
     with Server(front, "--plan", str(front.parent / "plan.json")) as server:
-        direct = _engine_url(server)
-        ways = {"direct": f"{direct}/v1", "through": f"{server.url}/v1"}
+        ways = {"direct": _engine_place(server), "through": parse_place(f"{server.url}/v1")}
         asyncio.run(_round(ways["through"], load))
         asyncio.run(_round(ways["direct"], load))
         seen: dict[str, list[Seen]] = {way: [] for way in ways}
@@ -120,31 +119,31 @@ def _write(folder: Path, model: Path, engine: dict[str, Any] | None, devices: in
     return write_config(folder / "config.yaml", devices, [entry], profiles="profiles.json", cluster={"nodes": [node]})
 
 
-def _engine_url(server: Server) -> str:
-    """Of the server that the group's leader has started: the port it was given."""
+def _engine_place(server: Server) -> Place:
+    """Of the server that the group's leader has started: the port and the key it was given."""
     leader = server.status()["groups"][0]["pids"][0]
     for pid in descendants(leader):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        given = dict(one.split("=", 1) for one in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in one)
         for place, word in enumerate(words):
             if word == "--port":
-                return f"http://127.0.0.1:{words[place + 1]}"
+                return parse_place(f"http://127.0.0.1:{words[place + 1]}/v1", given.get("VLLM_API_KEY", ""))
             if word == "--listen":
-                return f"http://{words[place + 1]}"
+                return parse_place(f"http://{words[place + 1]}/v1")
     raise RuntimeError("the engine's server is not there")
 
 
-async def _round(url: str, load: Load) -> Seen:
+async def _round(place: Place, load: Load) -> Seen:
     """All clients at once, each one request after the other."""
     began = time.perf_counter()
-    found = await asyncio.gather(*(_client(url, load, number) for number in range(load.clients)))
+    found = await asyncio.gather(*(_client(place, load, number) for number in range(load.clients)))
     taken = time.perf_counter() - began
     firsts = [first for client in found for first in client]
     return Seen(load.clients * load.requests * load.output / taken, statistics.median(firsts))
 
 
-async def _client(url: str, load: Load, number: int) -> list[float]:
+async def _client(place: Place, load: Load, number: int) -> list[float]:
     """Seconds to the first token of each request."""
-    place = parse_place(url)
     firsts = []
     for request in range(load.requests):
         prompt = [(7 * number + 13 * request + 3 * token) % 250 + 5 for token in range(load.prompt)]

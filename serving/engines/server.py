@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,6 +65,8 @@ class ModelServer:
         if engine.is_ours_to_start:
             port = free_port()
             command, environment = self.launch.command(port)
+            if engine.kind == "vllm" and not key:  # other users of this machine reach its port too
+                key = environment["VLLM_API_KEY"] = secrets.token_urlsafe(32)
             self.process = start_process(command, environment)
             self.place = parse_place(f"http://127.0.0.1:{port}/v1", key)
         else:

@@ -144,7 +144,7 @@ class Controller:
         holders = [runner for runner in self.runners.values() if model in runner.spec.models + runner.spec.parked]
         if any(model in runner.ready and runner.proven.get(model, 0.0) > now - RECENTLY_S for runner in holders):
             return ""
-        if any(model in runner.ready and model in runner.spec.parked for runner in holders):
+        if any(model in runner.ready and model in runner.parked for runner in holders):
             return ""
         if not holders:
             return "no group of the plan holds it"

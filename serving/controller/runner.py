@@ -163,7 +163,7 @@ class GroupRunner:
             with contextlib.suppress(GroupLost):
                 if isinstance(self.handle, ParkingGroup):
                     await self.handle.rest()
-                for model in sorted(self.ready - self._parked):
+                for model in sorted(self.ready - self.parked):
                     self._asleep.add(model)
                     await group.suspend(model)
 
@@ -202,7 +202,7 @@ class GroupRunner:
     async def prove(self, patience_s: float, every_s: float) -> None:
         """Let every model that has not answered for a while show that it works; a group that does not is ended."""
         group = self.group
-        for model in sorted(self.ready - self._parked | self._roused):
+        for model in sorted(self.ready - self.parked | self._roused):
             if group is None or not self._is_awake():
                 return
             heard = group.heard.get(model, 0.0)
@@ -218,7 +218,7 @@ class GroupRunner:
                 group.give_up(f"group {self.name}: {model!r} did not answer a probe within {patience_s:g} s")
                 return
             except RequestFailed as error:
-                if model not in self.ready - self._parked | self._roused or not self._is_awake():
+                if model not in self.ready - self.parked | self._roused or not self._is_awake():
                     continue  # it was given up, or put to sleep, meanwhile
                 group.give_up(f"group {self.name}: {model!r} fails a probe: {error}")
                 return
@@ -231,7 +231,7 @@ class GroupRunner:
         return is_foreign(self.spec, self.setup.foreign)
 
     @property
-    def _parked(self) -> frozenset[str]:
+    def parked(self) -> frozenset[str]:
         """Models of which one at a time is awake: where engines of others have more than one model, all of them."""
         spec = self.spec
         return frozenset(_names(spec) if spec.parked and self._is_foreign else spec.parked)
@@ -252,7 +252,7 @@ class GroupRunner:
 
     async def _rouse(self) -> None:
         """Of a group whose models are all parked, let the one that the plan has resident be awake."""
-        resident = next((model for model in self.spec.models if model in self.ready & self._parked), None)
+        resident = next((model for model in self.spec.models if model in self.ready & self.parked), None)
         if resident is not None and isinstance(self.handle, ParkingGroup):
             await self.handle.rouse(resident)
 
@@ -301,7 +301,7 @@ class GroupRunner:
             if group.lost is not None:
                 return group.lost
             self.group = group
-            self.handle = ParkingGroup(group, self._parked) if planned.parked else group
+            self.handle = ParkingGroup(group, self.parked) if planned.parked else group
             if self._is_foreign and isinstance(self.handle, ParkingGroup):
                 self.handle.on_switch = self._tell_switch
             self.failed.clear()
@@ -351,7 +351,7 @@ class GroupRunner:
         """A model that was loaded answers once, or goes again."""
         try:
             await probe(group, model, self.setup.probes[model])
-            if model in self._parked:
+            if model in self.parked:
                 await group.suspend(model)
         except (InputError, RequestFailed):
             await group.unload(model)

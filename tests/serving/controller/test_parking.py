@@ -83,3 +83,22 @@ def test_a_model_under_steady_load_does_not_keep_the_others_asleep():
         assert group.orders == ["resume a", "suspend a", "resume b"]
 
     run(work(), 10)
+
+
+def test_a_model_is_roused_before_anybody_asks_and_what_that_takes_is_known():
+    async def work():
+        group, told = Sleeper(), []
+        parking = ParkingGroup(group, ("a", "b"))
+        parking.on_switch = told.append
+        await parking.rouse("a")
+        assert (parking.awake, group.awake) == ("a", {"a"})
+        await parking.rouse("a")
+        assert group.orders == ["resume a"]
+        await parking.infer("1", "b", [])
+        await parking.rest()
+        assert (parking.awake, group.awake) == (None, set())
+        await parking.rouse("a")
+        assert set(parking.wake_s) == {"a", "b"}
+        assert [seconds > 0 for seconds in told] == [False, False, True]  # what it took the last time, if there was one
+
+    run(work(), 10)

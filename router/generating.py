@@ -76,12 +76,12 @@ class GeneratingDesk(Generic[G]):
         return SERVED
 
     def _admit(self, ticket: Ticket[G, Any], slot: int, now: float) -> int:
-        passed = now - ticket.arrived
+        wake_s = self._hall.wake_s(ticket.request.model)
+        passed = now - ticket.arrived + wake_s
         first_s, last_s, token_s = ticket.goals
         goals = (first_s - passed, last_s - passed, token_s)
-        status, self.last_expected = engine_door.admit(
-            *self._pool.all_arrays, slot, ticket.model, now, goals, self._capacity
-        )
+        status, expected = engine_door.admit(*self._pool.all_arrays, slot, ticket.model, now, goals, self._capacity)
+        self.last_expected = expected + wake_s
         self._drop_expired(now)
         return status
 
@@ -128,6 +128,7 @@ class GeneratingDesk(Generic[G]):
             hall.start(ticket, member, now)
             ticket.handed_at, ticket.expected_at = now, expected_at
             is_alone = member.running == 1 and not is_cached and now >= member.back_at
+            is_alone = is_alone and not hall.wake_s(ticket.request.model)
             ticket.alone = member.started if is_alone else -1
             self._tighten(ticket)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from router.fair_share import FairShare
@@ -42,6 +42,8 @@ class Hall(Generic[G]):
         self.waiting = self.waiting_tokens = 0
         self.back_by: Mapping[str, float] = {}
         """When models that no group serves are expected to be served, where that is known."""
+        self.wake_s: Callable[[str], float] = lambda model: 0.0
+        """How long a generating model that is asleep wherever it is will take to be awake."""
         self._overhead_s = overhead_s
         self._too_late: list[tuple[float, int]] = []
 

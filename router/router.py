@@ -172,6 +172,10 @@ class Router(Generic[G]):
         if is_new:
             self._regroup()
 
+    def reckon_with(self, wake_s: Callable[[str], float]) -> None:
+        """`wake_s`: how long a generating model that is asleep wherever it is will take to be awake."""
+        self._hall.wake_s = wake_s
+
     def close(self) -> None:
         """Refuse all who wait; stop the timer."""
         for ticket in [one for one in self._hall.tickets.values() if one.stage is Stage.WAITING]:

@@ -65,6 +65,8 @@ class Controller:
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[Change]] = set()
         self._prober: asyncio.Task[None] | None = None
+        if setup.foreign:
+            router.reckon_with(self._wake_s)
 
     async def start(self, plan: Plan, why: str) -> None:
         """Start all groups of the first plan, and return when each is there or has failed to be."""
@@ -151,6 +153,10 @@ class Controller:
         one = holders[0]
         reason = one.failed.get(model) or one.last_death
         return f"{self.state_of(model)} on group {one.name}" + (f": {reason}" if reason else "")
+
+    def _wake_s(self, model: str) -> float:
+        """Of the groups that have it, the one where it is awake soonest."""
+        return min((one.wake_s(model) for one in self.runners.values() if model in one.ready), default=0.0)
 
     # How groups come and go
 

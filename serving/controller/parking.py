@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 
 import numpy as np
@@ -35,8 +35,6 @@ class ParkingGroup:
         self._changed = asyncio.Condition()
         self.wake_s: dict[str, float] = {}
         """What waking each took, the last time."""
-        self.on_switch: Callable[[float], None] = lambda seconds: None
-        """Told when another begins to wake up, and how long that took the last time."""
 
     @property
     def awake(self) -> str | None:
@@ -103,7 +101,6 @@ class ParkingGroup:
                 self._changed.notify_all()
 
     async def _change(self, model: str) -> None:
-        self.on_switch(self.wake_s.get(model, 0.0))
         if self._awake is not None:
             await self._group.suspend(self._awake)
             self._awake = None

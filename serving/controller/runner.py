@@ -244,11 +244,13 @@ class GroupRunner:
             return frozenset()
         return frozenset((handle.awake,))
 
-    def _tell_switch(self, seconds: float) -> None:
-        """Nothing of it can be served before another engine is awake."""
-        if self.state == "serving" and seconds > 0:
-            self.back_at = max(self.back_at, time.monotonic() + seconds)
-            self.on_change()
+    def wake_s(self, model: str) -> float:
+        """How long a model that waits its turn on another's engine will take to be awake, by the last time; of other
+        parked models the router's tables know."""
+        handle = self.handle
+        if not isinstance(handle, ParkingGroup) or not self._is_foreign or handle.awake == model:
+            return 0.0
+        return handle.wake_s.get(model, 0.0)
 
     async def _rouse(self) -> None:
         """Of a group whose models are all parked, let the one that the plan has resident be awake."""
@@ -302,8 +304,6 @@ class GroupRunner:
                 return group.lost
             self.group = group
             self.handle = ParkingGroup(group, self.parked) if planned.parked else group
-            if self._is_foreign and isinstance(self.handle, ParkingGroup):
-                self.handle.on_switch = self._tell_switch
             self.failed.clear()
             self.met.set()
             await self.may_load.wait()

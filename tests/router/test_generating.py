@@ -547,3 +547,21 @@ async def test_when_to_come_back_can_be_asked():
     s.router.apply([])
     assert s.router.retry_after_s("chat") > 0
     await s.end()
+
+
+@scene
+async def test_who_cannot_be_in_time_once_the_model_is_awake_is_refused_at_once():
+    asleep = Scene(slo=Slo(ttft=1.0, tpot=0.1))
+    asleep.router.reckon_with(lambda model: 0.8)
+    asleep.submit("patient")
+    refused = asleep.submit("pressed", slo_s=0.7)
+    assert isinstance(refused, NotServed)
+    assert refused.reason == "refused"
+    asleep.router.reckon_with(lambda model: 0.0)
+    asleep.submit("awake", slo_s=0.7)
+    fates = await asleep.end()
+    assert {name: fate[0] for name, fate in fates.items()} == {
+        "patient": "served",
+        "pressed": "refused",
+        "awake": "served",
+    }

@@ -24,6 +24,7 @@ from serving.controller.to_its_end import to_its_end
 from serving.worker.group import Group, GroupLost, GroupSpec, RequestFailed, start_group
 from serving.worker.launcher import Launcher
 from serving.worker.messages import ModelSpec
+from serving.worker.room import OpenRoom, Room, local_room
 
 START_S = 60.0
 """Within which a group's processes must have met."""
@@ -53,6 +54,8 @@ class Setup:
     """Refuses, by an InputError, a plan that groups could not be brought to."""
     pace: float = 1.0
     start_s: float = START_S
+    open_room: OpenRoom = local_room
+    """Where a group's processes are started and meet."""
 
 
 @dataclass(eq=False)
@@ -249,12 +252,18 @@ class GroupRunner:
 
     async def _live(self) -> str:
         """From the start of its processes to their end; why they ended."""
+        async with self.setup.open_room(self.name, self.spec.devices) as room:
+            return await self._live_in(room)
+
+    async def _live_in(self, room: Room) -> str:
         planned, setup = self.spec, self.setup
         spec = GroupSpec(
             name=self.name,
             devices=tuple(setup.devices[device] for device in planned.devices),
             tp=planned.tp,
             pp=planned.pp,
+            backend=room.backend,
+            tcp=room.tcp,
             pace=setup.pace,
         )
         began = time.monotonic()

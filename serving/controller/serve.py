@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from placement.problem import Problem
 from placement.profile import Profile
 from router import Router, RouterSettings
@@ -30,6 +32,8 @@ from serving.controller.experts import ExpertKeeper
 from serving.controller.experts import warm_up as warm_up_experts
 from serving.controller.lender import Lender
 from serving.controller.loan_views import loan_figures
+from serving.controller.machines import LOCAL, Machines, join_ray
+from serving.controller.nodes import NodeKeeper
 from serving.controller.planning import find_plan, make_problem, read_profiles
 from serving.controller.replan import Replanner
 from serving.controller.runner import Setup
@@ -45,6 +49,7 @@ from serving.worker.emulated_model import emulate_directory
 from serving.worker.group import GroupLost
 from serving.worker.launcher import Launcher
 from serving.worker.local_launcher import LocalLauncher
+from serving.worker.room import local_room
 
 DRAIN_S = 30.0
 """What open requests get to finish when the server is told to stop."""
@@ -70,6 +75,7 @@ async def serve(
     *,
     plan: Path | None = None,
     effort: Effort = FULL,
+    machines: Machines = LOCAL,
     on_progress: OnProgress = lambda what, share, note: None,
     on_ready: Callable[[Running], None] = lambda running: None,
 ) -> None:
@@ -79,7 +85,8 @@ async def serve(
 
         async def run() -> None:
             nonlocal is_ready
-            async with running_server(config, plan=plan, effort=effort, on_progress=on_progress) as running:
+            options: dict[str, Any] = {"plan": plan, "effort": effort, "machines": machines}
+            async with running_server(config, **options, on_progress=on_progress) as running:
                 is_ready = True
                 on_ready(running)
                 await stop.wait()
@@ -99,6 +106,7 @@ async def running_server(
     *,
     plan: Path | None = None,
     effort: Effort = FULL,
+    machines: Machines = LOCAL,
     on_progress: OnProgress = lambda what, share, note: None,
 ) -> AsyncIterator[Running]:
     """A server whose groups are there (or have failed to be); it drains and ends when the block is left."""
@@ -109,7 +117,11 @@ async def running_server(
     files = read_models(config)
     jobs = None if config.training is None else jobs_folder(config.training)
     recalled = recall(files, jobs)
-    devices = worker_devices(config.cluster, config.workers)
+    ray = None
+    if machines.launcher == "ray":
+        ray = await join_ray(machines, config)
+        wanted, config = config, msgspec.structs.replace(config, cluster=await ray.look())
+    devices = worker_devices(config.cluster, config.workers) if ray is None else ray.devices
     profiles = await _profiles(config, effort, on_progress)
     problem = make_problem(config, {name: one.config for name, one in files.items()}, profiles)
     on_progress("planning", 0.0, "")
@@ -122,10 +134,12 @@ async def running_server(
     if config.experts.mode != "off" and any(group.experts for group in first.groups):
         await asyncio.to_thread(warm_up_experts)
     settings = RouterSettings(queue_requests=config.limits.queue, dispatch=config.dispatch)
-    router: Router[Any] = Router(problem, (GroupLost,), settings)
+    kinds = None if ray is None else dict.fromkeys(node.kind for node in wanted.cluster.nodes)
+    router: Router[Any] = Router(problem, (GroupLost,), settings, kinds=kinds)
     experts = {name: one.experts for name, one in files.items()}
     setup = Setup(
-        launcher=_launcher(config, problem, files),
+        launcher=ray or _launcher(config, problem, files),
+        open_room=local_room if ray is None else ray.open_room,
         devices=devices,
         spec_of=lambda group, model: files[model].spec(group, problem, config.dispatch),
         probes={name: one.probe for name, one in files.items()},
@@ -169,6 +183,9 @@ async def running_server(
             beside.append(asyncio.create_task(keeper.run(), name="experts"))
             if lender is not None:
                 beside.append(asyncio.create_task(lender.run(), name="loans"))
+            if ray is not None:
+                nodes = NodeKeeper(controller, replanner, ray.look)
+                beside.append(asyncio.create_task(nodes.run(), name="nodes"))
             shown = f"[{host}]" if ":" in host else host
             yield Running(f"http://{shown}:{http.port}", controller, http)
     finally:

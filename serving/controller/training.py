@@ -42,7 +42,7 @@ class LedgerDevices:
 
     def open(self) -> Collection[str]:
         owners = self._ledger.owners
-        self.recalled = {name for name in self.recalled if owners[name].kind != "group"}
+        self.recalled = {name for name in self.recalled if owners.get(name, IDLE).kind != "group"}
         return [name for name, owner in owners.items() if owner.kind != "group" and name not in self.recalled]
 
     def can_take(self, job: str, devices: Collection[str]) -> bool:

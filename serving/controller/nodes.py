@@ -18,10 +18,16 @@ AGAIN_S = 10.0
 
 
 class NodeKeeper:
-    """`find` says which nodes are there now; an InputError: none that could serve."""
+    """`find` says which nodes are there now; an InputError: none that could serve. `on_move`: who else must know."""
 
-    def __init__(self, controller: Controller, replanner: Replanner, find: Callable[[], Awaitable[Cluster]]) -> None:
-        self._controller, self._replanner, self._find = controller, replanner, find
+    def __init__(
+        self,
+        controller: Controller,
+        replanner: Replanner,
+        find: Callable[[], Awaitable[Cluster]],
+        on_move: Callable[[Cluster], None] | None = None,
+    ) -> None:
+        self._controller, self._replanner, self._find, self._on_move = controller, replanner, find, on_move
         self._unplanned = ""
         self._tried = 0.0
 
@@ -37,6 +43,8 @@ class NodeKeeper:
             self._unplanned = _difference(before, now)
             await controller.move(now, self._unplanned)
             self._tried = 0.0
+            if self._on_move is not None:
+                self._on_move(now)
         if self._unplanned and time.monotonic() > self._tried + AGAIN_S:
             self._tried = time.monotonic()
             await self._replanner.plan_anew(self._unplanned)

@@ -152,7 +152,8 @@ async def running_server(
     for model, what, reason in recalled:
         controller.journal.note("model", model, what, reason=reason)
     swaps = Swaps(controller, files, {entry.name: entry.path for entry in config.models}, jobs)
-    training = open_training(config.training, problem.cluster, controller.ledger, devices, paths, swaps.begin)
+    places, address = (devices, None) if ray is None else (ray.spots, ray.joined.address)
+    training = open_training(config.training, problem.cluster, controller.ledger, places, paths, swaps.begin, address)
     lender = None if training is None else Lender(controller, training, training.loans)
     service = Service(
         router=router,
@@ -184,7 +185,7 @@ async def running_server(
             if lender is not None:
                 beside.append(asyncio.create_task(lender.run(), name="loans"))
             if ray is not None:
-                nodes = NodeKeeper(controller, replanner, ray.look)
+                nodes = NodeKeeper(controller, replanner, ray.look, None if training is None else training.move)
                 beside.append(asyncio.create_task(nodes.run(), name="nodes"))
             shown = f"[{host}]" if ":" in host else host
             yield Running(f"http://{shown}:{http.port}", controller, http)

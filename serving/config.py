@@ -217,6 +217,8 @@ class ServeConfig(_Part, frozen=True):
     """By which rule one-pass requests are sent to groups; generating ones always go by their deadlines."""
     listen: str = "127.0.0.1:8000"
     """Where HTTP is answered."""
+    fronts: Annotated[int, Meta(ge=0, le=256)] = 0
+    """HTTP processes beside the one that routes; where there are none, that one answers itself."""
     hosts: tuple[str, ...] = ()
     """Names that clients reach it by, beside the address itself; `*` takes any."""
     api_keys: str | None = None

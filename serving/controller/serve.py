@@ -30,6 +30,7 @@ from serving.controller.expert_files import check_experts
 from serving.controller.expert_views import expert_figures
 from serving.controller.experts import ExpertKeeper
 from serving.controller.experts import warm_up as warm_up_experts
+from serving.controller.front_keeper import FrontKeeper
 from serving.controller.lender import Lender
 from serving.controller.loan_views import loan_figures
 from serving.controller.machines import LOCAL, Machines, join_ray
@@ -40,6 +41,7 @@ from serving.controller.runner import Setup
 from serving.controller.served import ModelFiles, read_models
 from serving.controller.swaps import Swaps, recall
 from serving.controller.training import jobs_folder, open_training
+from serving.fronts.desk import Desk
 from serving.http import HttpServer, HttpSettings, Service, check_address, get_log, make_app
 from serving.profiler.cache import Cache, default_folder
 from serving.profiler.effort import FULL, Effort
@@ -114,6 +116,7 @@ async def running_server(
     keys, admin_key = keys_with_admin(config.api_keys, os.environ)
     host, port = config.address
     check_address(host, port)
+    fronts: FrontKeeper | None = None
     files = read_models(config)
     jobs = None if config.training is None else jobs_folder(config.training)
     recalled = recall(files, jobs)
@@ -166,19 +169,25 @@ async def running_server(
         ),
         keys=keys,
         figures=lambda: chain(views.figures(controller), expert_figures(keeper), loan_figures(lender)),
+        add_counts=lambda meters: None if fronts is None else fronts.add_counts(meters),
         unready=controller.unready,
         admin=AdminDesk(controller, replanner, keeper, lender),
         jobs=None if training is None else training.desk,
         listen=host,
     )
-    http = HttpServer(make_app(service), host, port, service.settings)
+    app = make_app(service)
+    if config.fronts:
+        fronts = FrontKeeper(config, Desk(router, app.meters), controller.journal)
+    http = HttpServer(app, *(("127.0.0.1", 0) if fronts else (host, port)), service.settings)
     beside: list[asyncio.Task[None]] = []
     try:
         await http.start()
-        with keep_key(http.port, admin_key):
+        with keep_key(http.port if fronts is None else fronts.port, admin_key):
             if training is not None:
                 await training.start([device for group in first.groups for device in group.devices])
             await controller.start(first, why)
+            if fronts is not None:
+                await fronts.start(http.port)
             on_progress("starting", 1.0, "")
             beside.append(asyncio.create_task(replanner.run(), name="replanner"))
             beside.append(asyncio.create_task(keeper.run(), name="experts"))
@@ -188,11 +197,13 @@ async def running_server(
                 nodes = NodeKeeper(controller, replanner, ray.look, None if training is None else training.move)
                 beside.append(asyncio.create_task(nodes.run(), name="nodes"))
             shown = f"[{host}]" if ":" in host else host
-            yield Running(f"http://{shown}:{http.port}", controller, http)
+            yield Running(f"http://{shown}:{http.port if fronts is None else fronts.port}", controller, http)
     finally:
         for task in (*beside, *swaps.tasks):
             task.cancel()
         await asyncio.gather(*beside, *swaps.tasks, return_exceptions=True)
+        if fronts is not None:
+            await fronts.stop(DRAIN_S)
         await asyncio.gather(http.stop(), *([] if training is None else [training.stop()]))
         await controller.stop(DRAIN_S)
 

@@ -59,8 +59,12 @@ class RemoteRouter:
         )
         return stream
 
+    def complete(self, request: Request) -> None:
+        """All has come; the desk knows that too."""
+        self._open.pop(request.id, None)
+
     def end(self, request: Request, answered: bool) -> None:
-        """Once; the desk forgets it too."""
+        """Before all has come: the desk forgets it too."""
         if self._open.pop(request.id, None) is not None:
             self._send(Close(request.id, answered))
 
@@ -81,10 +85,16 @@ class RemoteStream(AsyncIterator[T], Generic[T]):
         return await self._source.__anext__()
 
     async def aclose(self) -> None:
-        self._router.end(self._request, answered=False)
+        await self._end(answered=False)
 
     async def finish(self) -> None:
-        self._router.end(self._request, answered=True)
+        await self._end(answered=True)
+
+    async def _end(self, answered: bool) -> None:
+        self._router.end(self._request, answered)
+        close: Any = getattr(self._source, "aclose", None)
+        if close is not None:
+            await close()
 
 
 class _RemoteRuns(Runs):
@@ -101,15 +111,19 @@ class _RemoteRuns(Runs):
         while unfinished:
             came = await stream.get()
             if isinstance(came, No):
+                self._router.complete(self._request)
                 raise _error(came)
             assert isinstance(came, Produced)
             unfinished -= came.finish is not None
+            if not unfinished:
+                self._router.complete(self._request)
             yield came
 
     async def infer(
         self, request: str, model: str, inputs: list[list[int]], kinds: list[list[int]] | None = None
     ) -> NDArray[np.float32]:
         came = await self._router.ask(self._request, Infer(request, model, inputs, kinds)).get()
+        self._router.complete(self._request)
         if isinstance(came, No):
             raise _error(came)
         assert isinstance(came, Answered)

@@ -16,6 +16,7 @@ from serving.engine.outputs import Produced
 from serving.http.auth import Keys
 from serving.http.families import Family
 from serving.http.job_desk import JobDesk
+from serving.http.meters import Meters
 from serving.http.settings import HttpSettings
 from serving.sampling import SamplingParams
 from serving.text import Tokenizer
@@ -115,6 +116,8 @@ class Service:
     keys: Keys = field(default_factory=Keys)
     figures: Callable[[], Iterable[Family]] = tuple
     """Further metrics, read when they are asked for: who has which device, how busy groups are."""
+    add_counts: Callable[[Meters], None] = lambda meters: None
+    """Adds what front ends have counted."""
     unready: Callable[[], Mapping[str, str]] = dict
     """Each model that cannot be served at the moment, and why; empty when all can."""
     admin: Admin | None = None

@@ -105,7 +105,7 @@ class Controller:
             self.router.move(cluster)
             left = tuple(group for group in self.in_force.plan.groups if known.issuperset(group.devices))
             if lost:
-                self.in_force = PlanInForce(Plan(left), why)
+                self.in_force = PlanInForce(Plan(left), f"what is left of the plan before: {why}")
             self.journal.note("nodes", "nodes", "changed", why=why, lost=[runner.name for runner in lost])
 
     async def reload(self, model: str, why: str) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from placement.cluster import Cluster
+from placement.errors import InputError
 from serving.controller.controller import Controller
 from serving.controller.replan import Replanner
 from serving.controller.steady import steadily
@@ -33,6 +34,10 @@ class NodeKeeper:
 
     async def run(self) -> None:
         """For ever."""
+        try:
+            await self._replanner.rehearse()
+        except InputError as error:
+            self._controller.journal.note("nodes", "nodes", "no plan could be rehearsed", reason=str(error))
         await steadily(LOOK_S, self.look, self._controller.journal, "nodes")
 
     async def look(self) -> None:

@@ -105,6 +105,13 @@ class Replanner:
             await controller.apply(better, f"traffic drifted: {now.worth:.4f} becomes {then.worth:.4f}")
             self.suggestion = None
 
+    async def rehearse(self) -> None:
+        """Let all be compiled that `plan_anew` needs, in no hurry."""
+        controller = self._controller
+        with Scratch() as folder:
+            _write(folder, controller.problem, controller.in_force.plan)
+            await _penstock(folder, _SLACK_S, "plan", "problem.json", "--steps", "1", "--out", "better.json")
+
     async def plan_anew(self, why: str) -> None:
         """For the devices that are there now, with what is known of the traffic, and at once."""
         controller, settings = self._controller, self._settings

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 
 from router.request import NotServed, Request
 from serving.engine.outputs import Answered, Produced
@@ -82,12 +81,13 @@ class _Errand:
     def __init__(self, link: FrontLink, ask: Ask, router: Submits, meters: ModelMeters | None) -> None:
         self._link, self._ask, self._router, self._meters = link, ask, router, meters
         self._began = clock()
-        self._runs = self._is_answered = False
+        self._runs = False
         self._stream: Stream[Produced | Answered] | None = None
         self.task = asyncio.create_task(self._go())
 
     def close(self, answered: bool) -> None:
-        self._is_answered = answered
+        if answered and self._stream is not None:
+            self._stream.suffice()
         self.task.cancel()
 
     async def _go(self) -> None:
@@ -125,8 +125,7 @@ class _Errand:
                 else:
                     meters.waiting -= 1
             if self._stream is not None:
-                with suppress(asyncio.CancelledError):
-                    await (self._stream.finish() if self._is_answered else self._stream.aclose())
+                await self._stream.aclose()
 
     def _run(self, group: Runs) -> AsyncIterator[Produced | Answered]:
         work, meters = self._ask.work, self._meters

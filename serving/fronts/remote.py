@@ -90,6 +90,9 @@ class RemoteStream(AsyncIterator[T], Generic[T]):
     async def finish(self) -> None:
         await self._end(answered=True)
 
+    def suffice(self) -> None:
+        self._router.end(self._request, answered=True)
+
     async def _end(self, answered: bool) -> None:
         self._router.end(self._request, answered)
         close: Any = getattr(self._source, "aclose", None)

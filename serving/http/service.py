@@ -54,6 +54,10 @@ class Stream(Protocol[T_co]):
         """It is answered: whatever more the group would yield is not wanted."""
         ...
 
+    def suffice(self) -> None:
+        """As `finish`, for who cannot wait: its iterator is to be cancelled."""
+        ...
+
 
 class Submits(Protocol):
     """The router: admits a request, chooses its group, and lets it run there. NotServed says why it does not."""

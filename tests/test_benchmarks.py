@@ -45,6 +45,8 @@ RATIOS = {
     "overload": "ratio",
     "two_models": "ratio",
     "fidelity": "ratio",
+    "fronts": "ratio",
+    "scale": "ratio",
 }
 ELSEWHERE = {"fidelity"}
 """Run by tests/e2e/test_fidelity.py, which also looks at what it finds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -34,8 +35,9 @@ def make_machines(launcher: str, address: str | None) -> Machines:
     return Machines("ray" if launcher == "ray" else "local", address)
 
 
-async def join_ray(machines: Machines, config: ServeConfig) -> RayCluster:
-    """The cluster, its nodes as the configuration's kinds of devices; workers' lines go to the log."""
+async def join_ray(machines: Machines, config: ServeConfig, sources: Mapping[str, str]) -> RayCluster:
+    """The cluster, its nodes as the configuration's kinds of devices; workers' lines go to the log. `sources`: where
+    nodes get models from that they lack."""
     from serving.http import get_log
     from serving.machines.ray_cluster import connect_ray
 
@@ -43,5 +45,5 @@ async def join_ray(machines: Machines, config: ServeConfig) -> RayCluster:
         raise InputError("workers: emulated ones need no machines; leave --launcher ray away, or name real or paced")
     log = get_log("worker")
     return await connect_ray(
-        machines.address, config.cluster, lambda name, node, line: log.info(line, worker=name, node=node)
+        machines.address, config.cluster, lambda name, node, line: log.info(line, worker=name, node=node), sources
     )

@@ -43,6 +43,7 @@ from serving.controller.swaps import Swaps, recall
 from serving.controller.training import jobs_folder, open_training
 from serving.fronts.desk import Desk
 from serving.http import HttpServer, HttpSettings, Service, check_address, get_log, make_app
+from serving.machines.fetch import fetch_all
 from serving.profiler.cache import Cache, default_folder
 from serving.profiler.effort import FULL, Effort
 from serving.profiler.profile import profile_models
@@ -117,12 +118,14 @@ async def running_server(
     host, port = config.address
     check_address(host, port)
     fronts: FrontKeeper | None = None
+    sources = {entry.path: entry.source for entry in config.models if entry.source is not None}
+    await asyncio.to_thread(fetch_all, sources)
     files = read_models(config)
     jobs = None if config.training is None else jobs_folder(config.training)
     recalled = recall(files, jobs)
     ray = None
     if machines.launcher == "ray":
-        ray = await join_ray(machines, config)
+        ray = await join_ray(machines, config, sources)
         wanted, config = config, msgspec.structs.replace(config, cluster=await ray.look())
     devices = worker_devices(config.cluster, config.workers) if ray is None else ray.devices
     profiles = await _profiles(config, effort, on_progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,11 +18,16 @@ from serving.worker.places import Tcp
 from serving.worker.room import Room
 
 SECRET_BYTES = 32
+FETCH_S = 3600.0
+"""Within which a node must have fetched the models it lacks."""
 
 
-async def connect_ray(address: str | None, wanted: Cluster, on_line: OnLine | None = None) -> RayCluster:
-    """`wanted`: kinds of devices, as name_nodes reads them."""
-    cluster = RayCluster(await join(address), wanted, on_line)
+async def connect_ray(
+    address: str | None, wanted: Cluster, on_line: OnLine | None = None, sources: Mapping[str, str] | None = None
+) -> RayCluster:
+    """`wanted`: kinds of devices, as name_nodes reads them; `sources`: where each directory of a model is fetched from
+    by a node that lacks it."""
+    cluster = RayCluster(await join(address), wanted, on_line, sources or {})
     await cluster.look()
     return cluster
 
@@ -31,11 +36,11 @@ class RayCluster(RayLauncher):
     """`devices` says what each device is on its node, `spots` beside that on which node, by id; both change as nodes
     come and go."""
 
-    def __init__(self, joined: Joined, wanted: Cluster, on_line: OnLine | None) -> None:
+    def __init__(self, joined: Joined, wanted: Cluster, on_line: OnLine | None, sources: Mapping[str, str]) -> None:
         super().__init__(joined, on_line)
         self.devices: dict[str, str] = {}
         self.spots: dict[str, str] = {}
-        self._wanted = wanted
+        self._wanted, self._sources = wanted, dict(sources)
         self._nodes: dict[str, Named] = {}
         self._hosts: dict[str, tuple[Any, str]] = {}
         """By the name of a worker that may be started, its actor and its node."""
@@ -60,6 +65,7 @@ class RayCluster(RayLauncher):
         try:
             first = nodes[0].node.host
             ports, folder = await self.answer(actors[0].prepare.remote(first), ROOM_S, f"a worker of group {group}")
+            await self._fetch(actors)
             for name, actor, one in zip(names, actors, nodes, strict=True):
                 self._hosts[name] = actor, one.entry.name
             tcp = Tcp(host=first, secret=secrets.token_hex(SECRET_BYTES), ports=ports, folder=folder)
@@ -74,6 +80,12 @@ class RayCluster(RayLauncher):
         if spec.name not in self._hosts:
             raise InputError(f"{spec.name}: no room is open for it")
         return await self.start_beside(*self._hosts[spec.name], spec)
+
+    async def _fetch(self, actors: Sequence[Any]) -> None:
+        """A node that has all answers at once."""
+        if self._sources:
+            asked = (self.answer(actor.fetch.remote(self._sources), FETCH_S, "models") for actor in actors)
+            await asyncio.gather(*asked)
 
     def _node_of(self, device: str) -> Named:
         name = device.rpartition("/")[0]

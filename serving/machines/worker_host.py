@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from serving.machines.fetch import fetch_all
 from serving.worker.launcher import WorkerSpec
 from serving.worker.local_launcher import LocalHandle, LocalLauncher
 from serving.worker.scratch import Scratch
@@ -44,6 +45,10 @@ class WorkerHost:
                 bound.bind((host, 0))
                 ports.append(int(bound.getsockname()[1]))
         return (ports[0], ports[1], ports[2]), str(self._scratch.path)
+
+    async def fetch(self, sources: dict[str, str]) -> list[str]:
+        """Bring models that this node lacks."""
+        return await asyncio.to_thread(fetch_all, sources)
 
     async def start(self, spec: dict[str, Any]) -> int:
         """The worker's process."""

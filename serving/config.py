@@ -51,8 +51,6 @@ class ModelEntry(_Part, frozen=True):
     """What requests call it."""
     path: Annotated[str, Meta(min_length=1)]
     """Directory in Hugging Face layout: config.json, *.safetensors, tokenizer.json."""
-    source: str | None = None
-    """Where the directory comes from on a machine that lacks it: a URL that fsspec reads, such as s3://bucket/chat."""
     slo: float | str | dict[str, float | str]
     """Seconds end to end, or {ttft, tpot} of a model that generates."""
     target: Share = Share(0.99)
@@ -61,6 +59,8 @@ class ModelEntry(_Part, frozen=True):
     """Its worth against the others."""
     precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
     """What it computes in; on CPU fp32 or int8."""
+    source: str | None = None
+    """Where the directory comes from on a machine that lacks it: a URL that fsspec reads, such as s3://bucket/chat."""
     profile: str | None = None
     """Its name in `profiles`; its own when absent."""
     traffic: TrafficConfig | None = None

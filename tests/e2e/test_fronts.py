@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,7 @@ import pytest
 
 from benchmarks.harness.server import is_alive
 from serving.cli import run
+from serving.controller.front_process import COUNT_S
 from tests.e2e.server import Server, write_config
 
 
@@ -58,6 +60,7 @@ def test_metrics_are_those_of_all(server):
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("penstock:generation_tokens_total"))
 
+    time.sleep(2 * COUNT_S)  # until all that was asked before is told
     before = counted()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: server.complete(10), range(16)))

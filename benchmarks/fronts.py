@@ -64,7 +64,7 @@ def main() -> None:
 
 def _world(folder: Path) -> tuple[World, Plan]:
     make_random_encoder(folder / "noop", **TINY_ENCODER)
-    latency = dict.fromkeys((1, 2, 4, 8, 16), (PASS_S,))
+    latency: dict[int, tuple[float, ...]] = dict.fromkeys((1, 2, 4, 8, 16), (PASS_S,))
     profiles = {"noop": Profile((ShapeProfile(1, 1, (Bytes(2**20),), latency),))}
     entries = [{"name": "noop", "path": str(folder / "noop"), "slo": 5.0}]
     world = make_world(folder, entries, DEVICES, profiles=profiles, workers={"kind": "emulated"})

@@ -123,7 +123,7 @@ def _serve(config: Any, plan: Path | None, quick: bool, logs: str, machines: Any
 
     with _progress() as on_progress:
         bar = on_progress
-        options = {"plan": plan, "effort": QUICK if quick else FULL, "machines": machines or LOCAL}
+        options: dict[str, Any] = {"plan": plan, "effort": QUICK if quick else FULL, "machines": machines or LOCAL}
         run(run_server(config, **options, on_progress=on_progress, on_ready=on_ready))
 
 

@@ -82,7 +82,7 @@ class FrontKeeper:
 
     async def _keep(self, number: int, document: FrontDocument) -> None:
         deaths = 0
-        while not self._is_stopping:
+        while True:
             spec = WorkerSpec(
                 name=f"front/{number}", device="cpu:0", module=MODULE, document=msgspec.to_builtins(document)
             )

@@ -44,15 +44,16 @@ class Desk:
         return [*self._gone, *self._counts.values()]
 
     async def open(self, address: str) -> None:
-        self._listener = await listen(
-            address, ToDesk, lambda link: self._open.setdefault(link, {}), self._take, self._lose, settings=SETTINGS
-        )
+        self._listener = await listen(address, ToDesk, self._welcome, self._take, self._lose, settings=SETTINGS)
 
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
         for link in list(self._open):
             link.close("the server stops")
+
+    def _welcome(self, link: FrontLink) -> None:
+        self._open[link] = {}
 
     def _take(self, link: FrontLink, message: ToDesk) -> None:
         match message:

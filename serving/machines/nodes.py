@@ -19,6 +19,8 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     host: str
     """Where others reach it."""
+    port: int = 0
+    """Where its own part of the cluster's machinery listens."""
     cpus: int
     gpus: int
     accelerator: str = ""

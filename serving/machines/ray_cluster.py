@@ -11,13 +11,15 @@ from typing import Any
 from placement.cluster import Cluster
 from placement.errors import InputError
 from serving.machines.nodes import ClusterNode, Named, make_cluster, name_nodes
-from serving.machines.ray_launcher import ROOM_S, Joined, OnLine, RayHandle, RayLauncher, Spot, join
+from serving.machines.ray_launcher import ROOM_S, Joined, OnLine, RayHandle, RayLauncher, Spot, join, knock
 from serving.parallel import Backend
 from serving.worker.launcher import WorkerSpec
 from serving.worker.places import Tcp
 from serving.worker.room import Room
 
 SECRET_BYTES = 32
+KNOCK_S, MOST_SILENT = 2.0, 2
+"""A node that leaves so many knocks in a row unanswered is gone."""
 FETCH_S = 3600.0
 """Within which a node must have fetched the models it lacks."""
 
@@ -42,18 +44,33 @@ class RayCluster(RayLauncher):
         self.spots: dict[str, str] = {}
         self._wanted, self._sources = wanted, dict(sources)
         self._nodes: dict[str, Named] = {}
+        self._silent: dict[str, int] = {}
+        """By a node's id, how many knocks in a row it has not answered."""
         self._hosts: dict[str, tuple[Any, str]] = {}
         """By the name of a worker that may be started, its actor and its node."""
 
     async def look(self) -> Cluster:
         """The nodes that are there now."""
         names = {one.node.id: name for name, one in self._nodes.items()}
-        found = name_nodes(await asyncio.to_thread(read_nodes, self._ray), self._wanted, names)
+        found = name_nodes(await self._answering(), self._wanted, names)
         self._nodes = {one.entry.name: one for one in found}
         for one in found:
             self.devices.update(one.devices)
             self.spots.update({device: f"{place}@{one.node.id}" for device, place in one.devices.items()})
         return make_cluster(found)
+
+    async def _answering(self) -> list[ClusterNode]:
+        """Those that are alive by Ray's account, but for those that have not answered a knock for a while: Ray takes
+        half a minute to find out."""
+        nodes = await asyncio.to_thread(read_nodes, self._ray)
+        knocks = (knock(node.host, node.port, KNOCK_S) for node in nodes)
+        heard = await asyncio.gather(*knocks, return_exceptions=True)
+        self._silent = {
+            node.id: self._silent.get(node.id, 0) + 1
+            for node, error in zip(nodes, heard, strict=True)
+            if isinstance(error, OSError)
+        }
+        return [node for node in nodes if self._silent.get(node.id, 0) < MOST_SILENT]
 
     @asynccontextmanager
     async def open_room(self, group: str, devices: tuple[str, ...]) -> AsyncIterator[Room]:
@@ -106,6 +123,7 @@ def read_nodes(ray: Any) -> list[ClusterNode]:
                     id=entry["NodeID"],
                     name=entry.get("NodeName") or entry["NodeManagerHostname"],
                     host=entry["NodeManagerAddress"],
+                    port=entry["NodeManagerPort"],
                     cpus=int(resources.get("CPU", 0)),
                     gpus=int(resources.get("GPU", 0)),
                     accelerator=kinds[0] if kinds else "",

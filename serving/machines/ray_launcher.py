@@ -44,7 +44,7 @@ async def join(address: str | None) -> Joined:
     """The cluster whose head is at `address`, or that this machine is a node of."""
     ray = import_ray()
     where = address or os.environ.get("RAY_ADDRESS") or _cluster_here()
-    await _knock(where)
+    await _check(where)
     options = {"namespace": "penstock", "log_to_driver": False, "configure_logging": False}
     try:
         # In a thread, so that Ray leaves this process's signals alone.
@@ -193,6 +193,8 @@ class RayHandle:
 
 
 def first_line(error: Exception) -> str:
+    """Of what went wrong at the bottom of it: a task's error has its cause with it."""
+    error = getattr(error, "cause", None) or error
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
@@ -205,18 +207,22 @@ def _cluster_here() -> str:
         raise InputError("--launcher ray: this machine is no node of a Ray cluster; give --address") from None
 
 
-async def _knock(where: str) -> None:
+async def knock(host: str, port: int, wait_s: float) -> None:
+    """An OSError: nobody listens there, or not in time."""
+    async with asyncio.timeout(wait_s):
+        _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+
+
+async def _check(where: str) -> None:
     """Whether anybody is there at all: Ray itself would try for minutes."""
     host, _, port = where.rpartition(":")
-    if not host or not port.isdigit() or "://" in where:
+    if not host or not port.isdigit() or int(port) >= 2**16 or "://" in where:
         raise InputError(f"--address {where!r}: give host:port of the cluster's head, on one of its nodes")
     try:
-        async with asyncio.timeout(KNOCK_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except (OSError, OverflowError) as error:  # TimeoutError is one
-        why = explain(error) if isinstance(error, OSError) else str(error)
-        raise InputError(f"--address {where}: no Ray cluster can be joined there: {why}") from None
-    writer.close()
+        await knock(host.strip("[]"), int(port), KNOCK_S)
+    except OSError as error:  # TimeoutError is one
+        raise InputError(f"--address {where}: no Ray cluster can be joined there: {explain(error)}") from None
 
 
 def _write_log(worker: str, node: str, line: str) -> None:

@@ -50,6 +50,8 @@ SUBMIT_LIMIT_US, CPU_LIMIT, PLAN_LIMIT_S, DECIDE_LIMIT_S = 200.0, 1.0, 3600.0, 0
 WORK_S = 1.0
 """What a request takes: long, so that many workers are busy with few requests."""
 LOAD = 0.5
+PLANNED_S = 6.0
+"""Of traffic that is planned for: with so many devices that is half a million requests."""
 PARTS = ("workers", "planner", "officer")
 
 
@@ -193,7 +195,7 @@ async def _share(work: Any) -> float:
 
 def _planner(size: Size, tiny: bool) -> dict[str, Any]:
     make_plan(make_problem(8, 6, 5.0), effort=Effort(steps=1))  # compiles
-    problem = make_problem(size.plan_devices, size.plan_models, 5.0 if tiny else 60.0)
+    problem = make_problem(size.plan_devices, size.plan_models, PLANNED_S)
     begin = time.process_time()
     plan = make_plan(problem, effort=Effort(steps=20 if tiny else default_steps(problem)))
     seconds = time.process_time() - begin

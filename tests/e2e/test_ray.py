@@ -14,6 +14,9 @@ pytest.importorskip("ray", reason="Ray is not installed here; pip install 'penst
 from benchmarks.harness.ray_nodes import ray_nodes
 from benchmarks.harness.server import OPTIONS, write_plan
 from tests.e2e.server import CACHE_BYTES, Server, write_config
+from tests.training.elastic.worlds import JobFolder
+from training.queue import open_store
+from training.queue.submission import Submission
 
 BACK_S = 30.0
 """Within which what is left of a cluster serves by a plan of its own."""
@@ -65,6 +68,34 @@ def test_a_node_that_dies_under_load_costs_what_had_begun_there_and_is_used_agai
             log = server.log.read_text()
             assert "node n2 left" in log
             assert '"node": "n3"' in log or "node n3 joined" in log
+
+
+def test_a_job_trains_on_several_nodes_and_goes_on_when_one_is_gone(tiny_models, tmp_path, monkeypatch):
+    """The server's group is on one node; the other two train together, until one of them dies."""
+    (tmp_path / "text.txt").write_text("It is what it is, and it was what it was.\n" * 400)
+    training = {"store": "sqlite:///queue.db", "data": ["text.txt"], "loans": {"mode": "off"}}
+    config = write_config(tmp_path, tiny_models, training=training)
+    shared = {"tp": 1, "pp": 1, "models": ["chat", "embed"], "kv_bytes": {"chat": CACHE_BYTES}}
+    write_plan(tmp_path / "plan.json", [{"devices": ["n0/0"]} | shared])
+    lm = {"model": str(tiny_models / "chat"), "data": str(tmp_path / "text.txt"), "steps": 10**6, "context": 32}
+    job = Submission(id="lesson", type="lm", max_gpus=2, lm=lm | {"batch": 4, "pace": 0.05})
+    store = open_store(f"sqlite:///{tmp_path}/queue.db")
+    with ray_nodes({"n0": 1, "n1": 1, "n2": 1}) as nodes:
+        monkeypatch.setenv(OPTIONS, f"--launcher ray --address {nodes.address}")
+        with Server(config) as server:
+            store.submit([job], "me")
+            server.wait_until(lambda: store.get("lesson").folder is not None)
+            seen = JobFolder(Path(store.get("lesson").folder))
+            server.wait_until(lambda: seen.trains_with(2), 120)
+            assert [server.status()["devices"][f"n{number}/0"] for number in (1, 2)] == ["job lesson"] * 2
+            made = seen.steps()[-1]
+            nodes.kill("n2")
+            server.wait_until(lambda: set(server.status()["devices"]) == {"n0/0", "n1/0"}, BACK_S)
+            server.wait_until(lambda: seen.trains_with(1) and seen.steps()[-1] > made + 5, 60)
+            steps = seen.steps()
+            assert steps == sorted(set(steps)), "no step was made twice"
+            assert store.get("lesson").attempts == 1
+            assert server.complete(8)[0] == 200
 
 
 def is_served(server, devices):

@@ -46,6 +46,7 @@ RATIOS = {
     "two_models": "ratio",
     "fidelity": "ratio",
     "fronts": "ratio",
+    "ray_cost": "ratio",
     "scale": "ratio",
 }
 ELSEWHERE = {"fidelity"}

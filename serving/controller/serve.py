@@ -30,7 +30,7 @@ from serving.controller.expert_files import check_experts
 from serving.controller.expert_views import expert_figures
 from serving.controller.experts import ExpertKeeper
 from serving.controller.experts import warm_up as warm_up_experts
-from serving.controller.front_keeper import FrontKeeper
+from serving.controller.front_keeper import FrontKeeper, hold_port
 from serving.controller.lender import Lender
 from serving.controller.loan_views import loan_figures
 from serving.controller.machines import LOCAL, Machines, join_ray
@@ -116,7 +116,7 @@ async def running_server(
     # What is wrong with these is said before minutes of measuring and planning.
     keys, admin_key = keys_with_admin(config.api_keys, os.environ)
     host, port = config.address
-    check_address(host, port)
+    hold_port(host, port).close() if config.fronts else check_address(host, port)
     fronts: FrontKeeper | None = None
     sources = {entry.path: entry.source for entry in config.models if entry.source is not None}
     await asyncio.to_thread(fetch_all, sources)
@@ -147,9 +147,9 @@ async def running_server(
         launcher=ray or _launcher(config, problem, files),
         open_room=local_room if ray is None else ray.open_room,
         devices=devices,
-        spec_of=lambda group, model: files[model].spec(group, problem, config.dispatch),
+        spec_of=lambda group, model: files[model].spec(group, controller.problem, config.dispatch),
         probes={name: one.probe for name, one in files.items()},
-        check=partial(check_experts, problem=problem, models=experts),
+        check=lambda plan: check_experts(plan, controller.problem, experts),
         pace=config.workers.pace if config.workers.kind == "paced" else 1.0,
     )
     controller = Controller(problem, router, setup)

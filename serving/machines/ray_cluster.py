@@ -90,7 +90,7 @@ class RayCluster(RayLauncher):
         finally:
             for name in names:
                 self._hosts.pop(name, None)
-            self.leave(placement, actors)
+            await self.leave(placement, actors)
 
     async def start(self, spec: WorkerSpec) -> RayHandle:
         """A worker of a group whose room is open."""

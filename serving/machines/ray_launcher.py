@@ -100,7 +100,7 @@ class RayLauncher:
         try:
             handle = await self.start_beside(actors[0], spec.node[:8], spec)
         except BaseException:
-            self.leave(placement, actors)
+            await self.leave(placement, actors)
             raise
         ending = asyncio.create_task(self._leave_after(handle, placement, actors), name=f"end of {spec.name}")
         self._endings.add(ending)
@@ -110,7 +110,8 @@ class RayLauncher:
     async def place(self, name: str, spots: Sequence[Spot]) -> tuple[Any, list[Any]]:
         """A placement group, with an actor for each spot."""
         is_one = len({spot.node for spot in spots}) == 1
-        placement = self._ray.util.placement_group(
+        placement = await asyncio.to_thread(  # it waits for Ray's head
+            self._ray.util.placement_group,
             [{spot.resource: SHARE} for spot in spots],
             strategy="STRICT_PACK" if is_one else "PACK",
             bundle_label_selector=[{"ray.io/node-id": spot.node} for spot in spots],
@@ -120,14 +121,18 @@ class RayLauncher:
             await self.answer(placement.ready(), ROOM_S, f"room for {name}")
             return placement, [self._make_actor(placement, rank, spot) for rank, spot in enumerate(spots)]
         except BaseException:
-            self.leave(placement, [])
+            await self.leave(placement, [])
             raise
 
-    def leave(self, placement: Any, actors: Sequence[Any]) -> None:
+    async def leave(self, placement: Any, actors: Sequence[Any]) -> None:
         """What still runs there is killed."""
-        for actor in actors:
-            self._ray.kill(actor)
-        self._ray.util.remove_placement_group(placement)
+
+        def end() -> None:
+            for actor in actors:
+                self._ray.kill(actor)
+            self._ray.util.remove_placement_group(placement)
+
+        await asyncio.to_thread(end)
 
     async def start_beside(self, actor: Any, node: str, spec: WorkerSpec) -> RayHandle:
         pid = await self.answer(actor.start.remote(msgspec.to_builtins(spec)), ANSWER_S, f"{spec.name} on {node}")
@@ -151,7 +156,7 @@ class RayLauncher:
         try:
             await handle.wait()
         finally:
-            self.leave(placement, actors)
+            await self.leave(placement, actors)
 
 
 class RayHandle:

@@ -6,15 +6,16 @@ import signal
 import socket
 import threading
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.harness.server import is_alive
+from benchmarks.harness.server import is_alive, write_plan
 from serving.cli import run
 from serving.controller.front_process import COUNT_S
-from tests.e2e.server import Server, write_config
+from tests.e2e.server import CACHE_BYTES, Server, write_config
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +102,40 @@ def test_the_death_of_one_loses_its_own_connections_and_no_others(server):
     assert victim not in fronts(server)
     assert any(ends), "streams of the other front end went on to their end"
     assert server.complete(4)[0] == 200
+
+
+@pytest.mark.long
+def test_a_second_server_takes_over_the_port_of_the_first(tiny_models, tmp_path):
+    """Upgrade: both have devices of their own, the first is told to stop, and who tries again is always answered."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    configs = []
+    for number, name in enumerate(("old", "new")):
+        (tmp_path / name).mkdir()
+        configs.append(write_config(tmp_path / name, tiny_models, fronts=1, listen=listen))
+        shared = {"tp": 1, "pp": 1, "models": ["chat", "embed"], "kv_bytes": {"chat": CACHE_BYTES}}
+        write_plan(tmp_path / name / "plan.json", [{"devices": [f"local/{number}"]} | shared])
+    is_over, answers, resets = threading.Event(), [], []
+
+    def ask():
+        while not is_over.is_set():
+            try:
+                answers.append(server.complete(8)[0])
+            except (ConnectionError, urllib.error.URLError) as error:
+                resets.append(error)
+
+    with Server(configs[0]) as server:
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        with Server(configs[1]) as second:
+            before = len(answers)
+            assert server.stop() == 0
+            server.wait_until(lambda: len(answers) > before + 20)
+            is_over.set()
+            for thread in threads:
+                thread.join()
+            assert second.complete(4)[0] == 200
+    assert set(answers) == {200}
+    assert len(resets) <= 8

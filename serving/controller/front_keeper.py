@@ -29,8 +29,8 @@ MODULE = "serving.controller.front_process"
 class FrontKeeper:
     """Holds the port from the beginning, so that it stays the same whoever dies."""
 
-    def __init__(self, config: ServeConfig, desk: Desk, journal: Journal) -> None:
-        self._config, self._desk, self._journal = config, desk, journal
+    def __init__(self, config: ServeConfig, desk: Desk, journal: Journal, admin_key: str | None) -> None:
+        self._config, self._desk, self._journal, self._admin_key = config, desk, journal, admin_key
         # Their lines are a log's already.
         self._launcher = LocalLauncher(lambda name, line: _write(line))
         self._scratch = Scratch()
@@ -51,6 +51,7 @@ class FrontKeeper:
             port=self.port,
             back=back,
             desk=address,
+            admin_key=self._admin_key,
             logs="console" if sys.stderr.isatty() else "json",
         )
         count = self._config.fronts

@@ -29,7 +29,12 @@ class FrontDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Port of this machine at which the process that routes answers what a front end does not."""
     desk: str
     """Address of the link to its desk."""
+    admin_key: str | None = None
+    """If it was made for this run."""
     logs: Literal["json", "console", "auto"] = "json"
+
+    def __repr__(self) -> str:
+        return f"FrontDocument({self.host!r}, {self.port})"
 
 
 def main() -> int:
@@ -52,19 +57,21 @@ async def _serve(document: FrontDocument) -> None:
     from serving.fronts.proxy import FrontDoor
     from serving.fronts.remote import RemoteRouter
     from serving.http import HttpServer, HttpSettings, Service, configure_logs, make_app, read_keys
+    from serving.http.auth import ADMIN_VARIABLE
     from serving.worker.connect import connect
     from serving.worker.link import Link
 
     configure_logs(document.logs)
     config = convert(document.config, ServeConfig, "front end's configuration")
     router = RemoteRouter()
+    variables = dict(os.environ) | ({} if document.admin_key is None else {ADMIN_VARIABLE: document.admin_key})
     service = Service(
         router=router,
         models={name: one.served(lambda: "ready") for name, one in read_models(config).items()},
         settings=HttpSettings(
             body_bytes=int(config.limits.body), prompt_tokens=config.limits.prompt_tokens, hosts=config.hosts
         ),
-        keys=read_keys(None if config.api_keys is None else Path(config.api_keys), os.environ),
+        keys=read_keys(None if config.api_keys is None else Path(config.api_keys), variables),
         listen=document.host,
     )
     door = make_app(service)
@@ -74,7 +81,8 @@ async def _serve(document: FrontDocument) -> None:
         os._exit(1)  # nothing that is open here can be answered any more
 
     router.link = await connect(document.desk, ToFront, router.take, lose, settings=SETTINGS)
-    server = HttpServer(door, document.host, document.port, service.settings, FrontDoor(door, document.back))
+    front = FrontDoor(door, document.back, service.settings)
+    server = HttpServer(door, document.host, document.port, service.settings, front)
     telling = asyncio.create_task(_tell(router.link, door.meters))
     await server.run_until_signal()
     telling.cancel()

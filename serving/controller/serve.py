@@ -180,7 +180,7 @@ async def running_server(
     )
     app = make_app(service)
     if config.fronts:
-        fronts = FrontKeeper(config, Desk(router, app.meters), controller.journal)
+        fronts = FrontKeeper(config, Desk(router, app.meters), controller.journal, admin_key)
     http = HttpServer(app, *(("127.0.0.1", 0) if fronts else (host, port)), service.settings)
     beside: list[asyncio.Task[None]] = []
     try:

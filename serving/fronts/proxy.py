@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import msgspec
 
 from serving.http.call import Message, Receive, Send
 from serving.http.door import Door
+from serving.http.errors import Cancelled, HttpError, TooLarge, TooSlow, Unavailable, error_answer
+from serving.http.settings import HttpSettings
 
 OWN = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize", "/livez")
 MOST_HEAD_BYTES = 2**16
-MOST_BODY_BYTES = 64 * 2**20
 _HOP = (b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"te", b"trailer", b"upgrade")
 _CHUNK = 2**16
 
@@ -18,20 +22,28 @@ _CHUNK = 2**16
 class FrontDoor:
     """`door` answers what is its own, the server at `back` (a port of this machine) the rest."""
 
-    def __init__(self, door: Door, back: int) -> None:
-        self.door, self._back = door, back
+    def __init__(self, door: Door, back: int, settings: HttpSettings) -> None:
+        self.door, self._back, self._settings = door, back, settings
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OWN or scope["path"].endswith("/infer"):
             await self.door(scope, receive, send)
             return
         try:
-            await self._pass_on(scope, receive, send)
+            async with asyncio.timeout(self._settings.body_s):
+                body = await _read(receive, self._settings.body_bytes)
+        except TimeoutError:
+            await _say(send, TooSlow("the body did not come in time"))
+            return
+        except HttpError as error:
+            await _say(send, error)
+            return
+        try:
+            await self._pass_on(scope, body, send)
         except (OSError, ValueError, asyncio.IncompleteReadError):
-            await _say_gone(send)
+            await _say(send, Unavailable("the process that answers this is gone", retry_after_s=1.0))
 
-    async def _pass_on(self, scope: Message, receive: Receive, send: Send) -> None:
-        body = await _read(receive)
+    async def _pass_on(self, scope: Message, body: bytes, send: Send) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._back, limit=MOST_HEAD_BYTES)
         try:
             writer.write(_head(scope, len(body)) + body)
@@ -59,16 +71,16 @@ def _head(scope: Message, size: int) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-async def _read(receive: Receive) -> bytes:
+async def _read(receive: Receive, most: int) -> bytes:
     parts, size, is_more = [], 0, True
     while is_more:
         message = await receive()
         if message["type"] != "http.request":
-            raise ValueError("the client went away")
+            raise Cancelled("the client went away before its request was complete")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > MOST_BODY_BYTES:
-            raise ValueError("a body that is too large")
+        if size > most:
+            raise TooLarge(f"the body is larger than {most} bytes")
         is_more = message.get("more_body", False)
     return b"".join(parts)
 
@@ -84,9 +96,12 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         await reader.readexactly(2)
 
 
-async def _say_gone(send: Send) -> None:
-    body = b'{"error": {"message": "the process that answers this is gone", "type": "unavailable_error", '
-    body += b'"param": null, "code": "unavailable"}}'
-    headers = [(b"content-type", b"application/json"), (b"retry-after", b"1"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+async def _say(send: Send, error: HttpError) -> None:
+    """Unless an answer has begun, in the shape of all errors."""
+    body = msgspec.json.encode(error_answer(error))
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % error.retry_after))
+    with suppress(RuntimeError):  # it has begun: the connection ends
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})

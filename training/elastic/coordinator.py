@@ -52,6 +52,8 @@ MOST_FAILURES, MOST_KILLS = 5, 100
 MEET_S, LONGEST_MEET_S = 0.5, 8.0
 """All that are told to go are there and wait; where one dies just then, the others find out after this. Doubled after
 a generation that did not come to a step."""
+REMOTE_MEET_S = 20.0
+"""The same for workers of several machines, who also wait so long for one that is behind in a step."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 60.0
 WORKER = "training.elastic.worker_process"
 SECRET_BYTES = 32
@@ -382,12 +384,13 @@ class Coordinator:
             return
         self._generation, self._size = self._generation + 1, len(members)
         meeting, backend = self._meet()
+        meet_s = self._meet_s if backend == "shared" else REMOTE_MEET_S
         source = next(rank for rank, member in enumerate(members) if member.step == best)
         behind = tuple(rank for rank, one in enumerate(members) if rank != source and (one.step < best or best < 0))
         self._history.note("goes on", generation=self._generation, workers=[member.name for member in members])
         for rank, member in enumerate(members):
             member.state = "training"
-            member.send(Go(self._generation, rank, len(members), source, behind, meeting, self._meet_s, backend))
+            member.send(Go(self._generation, rank, len(members), source, behind, meeting, meet_s, backend))
         self._meet_s = min(2 * self._meet_s, LONGEST_MEET_S)
 
     def _meet(self) -> tuple[str, Backend]:

@@ -18,6 +18,8 @@ from serving.worker.launcher import WorkerSpec
 from serving.worker.local_launcher import LocalHandle, LocalLauncher
 from serving.worker.scratch import Scratch
 
+HOST_VARIABLE = "PENSTOCK_HOST"
+"""As serving.parallel.remote reads it, which is too heavy for here."""
 MOST_LINES = 10_000
 """Kept for whoever asks next; of more, the last."""
 
@@ -53,7 +55,9 @@ class WorkerHost:
     async def start(self, spec: dict[str, Any]) -> int:
         """The worker's process."""
         assert self._handle is None
-        self._handle = await self._launcher.start(msgspec.convert(spec, WorkerSpec))
+        told = msgspec.convert(spec, WorkerSpec)
+        told = msgspec.structs.replace(told, environment=told.environment | {HOST_VARIABLE: own_host()})
+        self._handle = await self._launcher.start(told)
         return self._handle.pid
 
     async def follow(self) -> tuple[list[str], dict[str, Any] | None]:
@@ -81,3 +85,10 @@ class WorkerHost:
         self._lines.append(line)
         del self._lines[:-MOST_LINES]
         self._news.set()
+
+
+def own_host() -> str:
+    """This node, as the others of the cluster reach it."""
+    import ray.util
+
+    return str(ray.util.get_node_ip_address())

@@ -160,11 +160,13 @@ class RayLauncher:
 
 
 class RayHandle:
-    """A Handle of a worker beside an actor."""
+    """A Handle of a worker beside an actor. One whose node does not answer counts as ended: cut off from all others, it
+    ends itself."""
 
     def __init__(self, name: str, node: str, pid: int, actor: Any, on_line: OnLine) -> None:
         self.name, self.node, self.pid = name, node, pid
         self._actor, self._on_line = actor, on_line
+        self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         actor.see_end.remote()
         self._exit = asyncio.create_task(self._follow(), name=f"worker {name}")
 
@@ -173,19 +175,29 @@ class RayHandle:
 
     async def terminate(self, grace_s: float) -> Exit:
         self._actor.terminate.remote(grace_s)
-        await asyncio.wait((self._exit,), timeout=grace_s + END_S)
-        if not self._exit.done():
-            self._exit.cancel()  # its node does not answer; what is there dies with its actor
-            return self._gone("its node does not answer")
+        self._give_up_after(grace_s + END_S)
         return await self.wait()
 
     def kill(self) -> None:
         self._actor.kill.remote()
+        self._give_up_after(END_S)
+
+    def _give_up_after(self, wait_s: float) -> None:
+        asyncio.get_running_loop().call_later(wait_s, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self._given_up.done():
+            self._given_up.set_result(None)
 
     async def _follow(self) -> Exit:
         while True:
+            told = asyncio.wrap_future(self._actor.follow.remote().future())
+            await asyncio.wait((told, self._given_up), return_when=asyncio.FIRST_COMPLETED)
+            if not told.done():
+                told.cancel()
+                return self._gone("it does not answer")
             try:
-                lines, ended = await asyncio.wrap_future(self._actor.follow.remote().future())
+                lines, ended = told.result()
             except Exception as error:  # of Ray's own tree, which is not imported here: the actor is gone, or its node
                 return self._gone(first_line(error))
             for line in lines:

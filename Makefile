@@ -11,6 +11,7 @@ test: .venv/.ready check
 	$(BIN)/python -m pytest
 
 test-long: .venv/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]' || true  # else skipped
 	$(BIN)/python -m pytest -m long
 
 check: .venv/.ready

@@ -40,10 +40,10 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="8 devices and 6 models: a check that it runs")
     tiny = parser.parse_args().tiny
     worlds = {(8, 6): 30.0} if tiny else LIMITS
-    make_plan(_problem(8, 6, 5.0), effort=Effort(steps=1))  # compiles
+    make_plan(make_problem(8, 6, 5.0), effort=Effort(steps=1))  # compiles
     rows: dict[str, dict[str, Any]] = {}
     for (devices, models), limit_s in worlds.items():
-        problem = _problem(devices, models, 5.0 if tiny else 60.0)
+        problem = make_problem(devices, models, 5.0 if tiny else 60.0)
         begin = time.process_time()
         plan = make_plan(problem, effort=Effort(steps=20 if tiny else default_steps(problem)))
         seconds = time.process_time() - begin
@@ -69,7 +69,7 @@ def main() -> None:
     )
 
 
-def _problem(devices: int, models: int, duration_s: float) -> Problem:
+def make_problem(devices: int, models: int, duration_s: float) -> Problem:
     profiles = [_profile(layers, hidden) for layers, hidden in SIZES]
     entries = tuple(
         Model(f"m{index}", profile, Slo(5 * profile.shapes[0].latency()))

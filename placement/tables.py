@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from placement.clocks import Floats, Ints, Tables
+from placement.cluster import Cluster
 from placement.dispatch import EAGER_SHARE
 from placement.plan import Group, Plan
 from placement.problem import Problem
@@ -27,13 +29,14 @@ class GroupClass:
 class Catalogue:
     """What every model costs on every class of group, as arrays; made once for a problem, used for all its plans."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, kinds: Collection[str] | None = None) -> None:
+        """`kinds`: of the devices of a cluster that may grow: then all that could ever be on them is known."""
         self.problem = problem
         profiles: dict[int, Profile] = {id(model.profile): model.profile for model in problem.models}
         self.profiles = tuple(profiles.values())
         position = {key: index for index, key in enumerate(profiles)}
         self.profile_of_model: Ints = np.array([position[id(model.profile)] for model in problem.models], np.int64)
-        self.classes = _classes(problem, self.profiles)
+        self.classes = _classes(problem, self.profiles) if kinds is None else _all_classes(kinds, self.profiles)
         self.class_index = {entry: index for index, entry in enumerate(self.classes)}
         self.entries: list[list[ShapeProfile | None]] = [
             [profile.find(entry.shape, entry.kind, entry.span) for profile in self.profiles] for entry in self.classes
@@ -42,6 +45,10 @@ class Catalogue:
         batches = {batch for row in self.entries for entry in row if entry for batch in entry.stage_latency}
         self.batch_size: Ints = np.array(sorted(batches | {1}), np.int64)
         self.stages = max((entry.shape.pp for entry in self.classes), default=1)
+
+    def move(self, cluster: Cluster) -> None:
+        """The devices are these from now on; classes stay what they were."""
+        self.problem = replace(self.problem, cluster=cluster)
 
     @cached_property
     def latency(self) -> Floats:
@@ -249,6 +256,13 @@ class Catalogue:
         return min(
             cluster.nodes[cluster.devices[cluster.device_index[name]].node].load_bandwidth for name in group.devices
         )
+
+
+def _all_classes(kinds: Collection[str], profiles: tuple[Profile, ...]) -> tuple[GroupClass, ...]:
+    """Every class of a shape that some model knows on these kinds, however many devices there are."""
+    shapes = sorted({entry.shape for profile in profiles for entry in profile.shapes})
+    every = (GroupClass(shape, kind, span) for kind in kinds for shape in shapes for span in ("node", "cluster"))
+    return tuple(one for one in every if one.span == "node" or one.shape.devices > 1)
 
 
 def _classes(problem: Problem, profiles: tuple[Profile, ...]) -> tuple[GroupClass, ...]:

@@ -7,11 +7,12 @@ does. Everything happens on one event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from placement.cluster import Cluster
 from placement.dispatch import NO_REPLICA, QUEUE_FULL, REFUSED, SERVED
 from placement.errors import InputError
 from placement.problem import Problem
@@ -46,10 +47,12 @@ class Router(Generic[G]):
         lost: Lost = (),
         settings: RouterSettings | None = None,
         now: Callable[[], float] = time.monotonic,
+        kinds: Collection[str] | None = None,
     ) -> None:
+        """`kinds`: of the devices of a cluster that changes (`move`)."""
         self.settings = bounds = settings or RouterSettings()
         self._now = now
-        self._catalogue = Catalogue(problem)
+        self._catalogue = Catalogue(problem, kinds)
         self._facts = model_facts(self._catalogue)
         self._members: dict[str, Member[G]] = {}
         self._next_number = 0
@@ -175,6 +178,10 @@ class Router(Generic[G]):
     def reckon_with(self, wake_s: Callable[[str], float]) -> None:
         """`wake_s`: how long a generating model that is asleep wherever it is will take to be awake."""
         self._hall.wake_s = wake_s
+
+    def move(self, cluster: Cluster) -> None:
+        """The devices are these from now on; groups on others must have gone before."""
+        self._catalogue.move(cluster)
 
     def close(self) -> None:
         """Refuse all who wait; stop the timer."""

@@ -174,8 +174,12 @@ class Ticket(AsyncIterator[T], Generic[G, T]):
 
     async def finish(self) -> None:
         """Close it as answered: the client has all it wants, whatever the group would still yield."""
-        self._progress.done(self)
+        self.suffice()
         await self.aclose()
+
+    def suffice(self) -> None:
+        """It counts as answered; whoever iterates over it is about to leave."""
+        self._progress.done(self)
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

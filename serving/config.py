@@ -60,6 +60,8 @@ class ModelEntry(_Part, frozen=True):
     """Its worth against the others."""
     precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
     """What it computes in; on CPU fp32 or int8."""
+    source: str | None = None
+    """Where the directory comes from on a machine that lacks it: a URL that fsspec reads, such as s3://bucket/chat."""
     profile: str | None = None
     """Its name in `profiles`; its own when absent."""
     traffic: TrafficConfig | None = None
@@ -226,6 +228,8 @@ class ServeConfig(_Part, frozen=True):
     """By which rule one-pass requests are sent to groups; generating ones always go by their deadlines."""
     listen: str = "127.0.0.1:8000"
     """Where HTTP is answered."""
+    fronts: Annotated[int, Meta(ge=0, le=256)] = 0
+    """HTTP processes beside the one that routes; where there are none, that one answers itself."""
     hosts: tuple[str, ...] = ()
     """Names that clients reach it by, beside the address itself; `*` takes any."""
     api_keys: str | None = None

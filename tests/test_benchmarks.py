@@ -46,6 +46,9 @@ RATIOS = {
     "two_models": "ratio",
     "fidelity": "ratio",
     "vllm_engine": "ratio",
+    "fronts": "ratio",
+    "ray_cost": "ratio",
+    "scale": "ratio",
 }
 ELSEWHERE = {"fidelity"}
 """Run by tests/e2e/test_fidelity.py, which also looks at what it finds."""

@@ -17,6 +17,8 @@ import yaml
 
 from placement.cli.admin import ask_admin
 
+OPTIONS = "PENSTOCK_SERVE_OPTIONS"
+"""The variable with further options of `penstock serve`: how a suite is run on a cluster, unchanged."""
 START_S = 240.0
 _READY = "Penstock serves "
 
@@ -25,7 +27,9 @@ class Server:
     """Ready when entered, stopped by SIGTERM when left."""
 
     def __init__(self, config: Path, *options: str, core: int | None = None) -> None:
-        self._command = [sys.executable, "-m", "serving.cli", "serve", str(config), "--logs", "json", *options]
+        further = os.environ.get(OPTIONS, "").split()
+        command = [sys.executable, "-m", "serving.cli", "serve", str(config), "--logs", "json"]
+        self._command = [*command, *options, *further]
         self.log = config.parent / "server.log"
         self.url = ""
         self._core = core

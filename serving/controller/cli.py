@@ -31,12 +31,23 @@ def add_serve_commands(app: typer.Typer) -> None:
 
 
 def serve(
-    config: ConfigFile, plan: PlanFile = None, listen: Listen = None, quick: Quick = False, logs: Logs = "auto"
+    config: ConfigFile,
+    plan: PlanFile = None,
+    listen: Listen = None,
+    quick: Quick = False,
+    logs: Logs = "auto",
+    launcher: Annotated[str, typer.Option(metavar="local|ray", help="Who starts the workers.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster's head; that of this node when absent.")
+    ] = None,
 ) -> None:
     """Serve the models of a configuration over HTTP."""
     import msgspec
 
     from serving.config import read_serve_config
+    from serving.controller.machines import make_machines
+
+    machines = make_machines(launcher, address)
 
     read = read_serve_config(config)
     if listen is not None:
@@ -44,7 +55,7 @@ def serve(
             read = msgspec.structs.replace(read, listen=listen)
         except ValueError as error:
             raise InputError(f"--listen: {error}") from error
-    _serve(read, plan, quick, logs)
+    _serve(read, plan, quick, logs, machines)
 
 
 def up(
@@ -92,12 +103,13 @@ def explain(
     typer.echo(_encoded(found) if json else explain_text(what, found))
 
 
-def _serve(config: Any, plan: Path | None, quick: bool, logs: str) -> None:
+def _serve(config: Any, plan: Path | None, quick: bool, logs: str, machines: Any = None) -> None:
     if logs not in ("json", "console", "auto"):
         raise InputError(f"--logs {logs!r}: give json, console or auto")
     form: Literal["json", "console", "auto"] = logs  # type: ignore[assignment]
 
     from serving.controller.demo import usage_text
+    from serving.controller.machines import LOCAL
     from serving.controller.serve import serve as run_server
     from serving.http import configure_logs
     from serving.profiler.effort import FULL, QUICK
@@ -111,7 +123,8 @@ def _serve(config: Any, plan: Path | None, quick: bool, logs: str) -> None:
 
     with _progress() as on_progress:
         bar = on_progress
-        run(run_server(config, plan=plan, effort=QUICK if quick else FULL, on_progress=on_progress, on_ready=on_ready))
+        options: dict[str, Any] = {"plan": plan, "effort": QUICK if quick else FULL, "machines": machines or LOCAL}
+        run(run_server(config, **options, on_progress=on_progress, on_ready=on_ready))
 
 
 def _encoded(value: Any) -> str:

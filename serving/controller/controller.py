@@ -10,11 +10,12 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
 
+from placement.cluster import Cluster
 from placement.errors import InputError
 from placement.plan import Plan, check_plan
 from placement.problem import Problem
@@ -89,6 +90,25 @@ class Controller:
         self._changes.add(change)
         change.add_done_callback(self._end_change)
         return await asyncio.shield(change)
+
+    async def move(self, cluster: Cluster, why: str) -> None:
+        """The devices are these from now on: groups that had others are gone, whose requests went with them or are
+        offered elsewhere; new devices are idle until a plan uses them."""
+        async with self._changing:
+            known = {device.name for device in cluster.devices}
+            await self.before_change([device for device in self.ledger.owners if device not in known])
+            lost = [runner for runner in self.runners.values() if not known.issuperset(runner.spec.devices)]
+            for runner in lost:
+                self._leaving[runner.name] = self.runners.pop(runner.name)
+            self.publish()
+            await asyncio.gather(*(self._end(runner) for runner in lost))
+            self.ledger.keep(device.name for device in cluster.devices)
+            self.problem = replace(self.problem, cluster=cluster)
+            self.router.move(cluster)
+            left = tuple(group for group in self.in_force.plan.groups if known.issuperset(group.devices))
+            if lost:
+                self.in_force = PlanInForce(Plan(left), f"what is left of the plan before: {why}")
+            self.journal.note("nodes", "nodes", "changed", why=why, lost=[runner.name for runner in lost])
 
     async def reload(self, model: str, why: str) -> None:
         """Its files have changed: load it anew, one group after the other, so that others serve it meanwhile."""
@@ -238,6 +258,10 @@ class Controller:
     async def _retire(self, runner: GroupRunner) -> None:
         """Its requests go on to their end, or to the bound; then it stops."""
         await self._emptied(runner, None)
+        await self._end(runner)
+
+    async def _end(self, runner: GroupRunner) -> None:
+        """Its devices are nobody's."""
         owner = Owner("group", runner.name)
         await runner.stop()
         self.ledger.move(self.ledger.owned_by(owner), owner, IDLE)

@@ -12,7 +12,7 @@ from serving.http import get_log
 
 REMEMBERED = 1000
 
-Subject = Literal["plan", "group", "model", "replan", "loan", "experts", "probes"]
+Subject = Literal["plan", "group", "model", "replan", "loan", "experts", "probes", "nodes", "fronts"]
 
 
 @dataclass(frozen=True, slots=True)

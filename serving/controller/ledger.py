@@ -40,5 +40,12 @@ class Ledger:
         assert self.can_move(moved, before), f"{moved} are not all of {before}"
         self._owners.update(dict.fromkeys(moved, after))
 
+    def keep(self, devices: Iterable[str]) -> None:
+        """These are the devices from now on: new ones are idle, and of those that are gone none had an owner."""
+        owners = {device: self._owners.get(device, IDLE) for device in devices}
+        gone = {device: owner for device, owner in self._owners.items() if device not in owners}
+        assert all(owner == IDLE for owner in gone.values()), f"{gone} still have owners"
+        self._owners = owners
+
     def owned_by(self, owner: Owner) -> list[str]:
         return [device for device, one in self._owners.items() if one == owner]

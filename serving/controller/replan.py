@@ -37,6 +37,8 @@ MOVE_COST = 0.002
 """Attainment that a replica moved must bring."""
 LEAST_REQUESTS = 3
 """For each model, in the traffic that is planned for."""
+URGENT_S = 3.0
+"""What a search may take while devices are missing."""
 _SLACK_S = 120.0
 """A search takes its budget, and some time to start and compile."""
 
@@ -102,6 +104,26 @@ class Replanner:
         if settings.mode == "apply" and controller.in_force.plan is plan:
             await controller.apply(better, f"traffic drifted: {now.worth:.4f} becomes {then.worth:.4f}")
             self.suggestion = None
+
+    async def rehearse(self) -> None:
+        """Let all be compiled that `plan_anew` needs, in no hurry."""
+        controller = self._controller
+        with Scratch() as folder:
+            _write(folder, controller.problem, controller.in_force.plan)
+            await _penstock(folder, _SLACK_S, "plan", "problem.json", "--steps", "1", "--out", "better.json")
+
+    async def plan_anew(self, why: str) -> None:
+        """For the devices that are there now, with what is known of the traffic, and at once."""
+        controller, settings = self._controller, self._settings
+        plan = controller.in_force.plan
+        previous = ("--previous", "plan.json", "--move-cost", str(MOVE_COST)) if plan.groups else ()
+        budget_s = min(settings.budget, URGENT_S)
+        with Scratch() as folder:
+            _write(folder, self._problem_seen() or controller.problem, plan)
+            arguments = ("plan", "problem.json", *previous, "--budget", f"{budget_s:g}s", "--out", "better.json")
+            await _penstock(folder, budget_s, *arguments, nice=0)
+            found = with_experts_of(plan, read_document(folder / "better.json", Plan))
+        await controller.apply(found, why)
 
     def told(self) -> dict[str, Any] | None:
         one = self.suggestion
@@ -183,10 +205,10 @@ async def _judge(folder: Path, problem: Problem, plan: str, budget_s: float) -> 
     return Judged(short / total, found["attainment"])
 
 
-async def _penstock(folder: Path, budget_s: float, *arguments: str) -> dict[str, Any]:
+async def _penstock(folder: Path, budget_s: float, *arguments: str, nice: int = 19) -> dict[str, Any]:
     """One of our own commands with --json, in the folder; an InputError with its last line when it fails."""
     process = await asyncio.create_subprocess_exec(
-        *("nice", "-n", "19", sys.executable, "-P", "-m", "serving.cli", *arguments, "--json"),
+        *("nice", "-n", str(nice), sys.executable, "-P", "-m", "serving.cli", *arguments, "--json"),
         cwd=folder,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

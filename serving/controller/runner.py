@@ -25,6 +25,7 @@ from serving.controller.to_its_end import to_its_end
 from serving.worker.group import Group, GroupLost, GroupSpec, RequestFailed, start_group
 from serving.worker.launcher import Launcher
 from serving.worker.messages import ModelSpec
+from serving.worker.room import OpenRoom, Room, local_room
 
 START_S = 60.0
 """Within which a group's processes must have met."""
@@ -56,6 +57,8 @@ class Setup:
     start_s: float = START_S
     foreign: frozenset[str] = frozenset()
     """Models that run on engines of others."""
+    open_room: OpenRoom = local_room
+    """Where a group's processes are started and meet."""
 
 
 @dataclass(eq=False)
@@ -285,14 +288,19 @@ class GroupRunner:
 
     async def _live(self) -> str:
         """From the start of its processes to their end; why they ended."""
+        async with self.setup.open_room(self.name, self.spec.devices) as room:
+            return await self._live_in(room)
+
+    async def _live_in(self, room: Room) -> str:
         planned, setup = self.spec, self.setup
         spec = GroupSpec(
             name=self.name,
             devices=tuple(setup.devices[device] for device in planned.devices),
             tp=planned.tp,
             pp=planned.pp,
+            backend="nccl" if setup.devices[planned.devices[0]].startswith("cuda") else room.backend,
+            tcp=room.tcp,
             pace=setup.pace,
-            backend="nccl" if setup.devices[planned.devices[0]].startswith("cuda") else "shared",
             foreign=self._is_foreign,
         )
         began = time.monotonic()

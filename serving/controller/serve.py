@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from placement.plan import Plan
 from placement.problem import Problem
 from placement.profile import Profile
@@ -30,15 +32,20 @@ from serving.controller.expert_views import expert_figures
 from serving.controller.experts import ExpertKeeper
 from serving.controller.experts import warm_up as warm_up_experts
 from serving.controller.foreign import check_foreign
+from serving.controller.front_keeper import FrontKeeper, hold_port
 from serving.controller.lender import Lender
 from serving.controller.loan_views import loan_figures
+from serving.controller.machines import LOCAL, Machines, join_ray
+from serving.controller.nodes import NodeKeeper
 from serving.controller.planning import find_plan, make_problem, read_profiles
 from serving.controller.replan import Replanner
 from serving.controller.runner import Setup
 from serving.controller.served import ModelFiles, read_models
 from serving.controller.swaps import Swaps, recall
 from serving.controller.training import jobs_folder, open_training
+from serving.fronts.desk import Desk
 from serving.http import HttpServer, HttpSettings, Service, check_address, get_log, make_app
+from serving.machines.fetch import fetch_all
 from serving.profiler.cache import Cache, default_folder
 from serving.profiler.effort import FULL, Effort
 from serving.profiler.profile import profile_models
@@ -47,6 +54,7 @@ from serving.worker.emulated_model import emulate_directory
 from serving.worker.group import GroupLost
 from serving.worker.launcher import Launcher
 from serving.worker.local_launcher import LocalLauncher
+from serving.worker.room import local_room
 
 DRAIN_S = 30.0
 """What open requests get to finish when the server is told to stop."""
@@ -72,6 +80,7 @@ async def serve(
     *,
     plan: Path | None = None,
     effort: Effort = FULL,
+    machines: Machines = LOCAL,
     on_progress: OnProgress = lambda what, share, note: None,
     on_ready: Callable[[Running], None] = lambda running: None,
 ) -> None:
@@ -81,7 +90,8 @@ async def serve(
 
         async def run() -> None:
             nonlocal is_ready
-            async with running_server(config, plan=plan, effort=effort, on_progress=on_progress) as running:
+            options: dict[str, Any] = {"plan": plan, "effort": effort, "machines": machines}
+            async with running_server(config, **options, on_progress=on_progress) as running:
                 is_ready = True
                 on_ready(running)
                 await stop.wait()
@@ -101,17 +111,25 @@ async def running_server(
     *,
     plan: Path | None = None,
     effort: Effort = FULL,
+    machines: Machines = LOCAL,
     on_progress: OnProgress = lambda what, share, note: None,
 ) -> AsyncIterator[Running]:
     """A server whose groups are there (or have failed to be); it drains and ends when the block is left."""
     # What is wrong with these is said before minutes of measuring and planning.
     keys, admin_key = keys_with_admin(config.api_keys, os.environ)
     host, port = config.address
-    check_address(host, port)
+    hold_port(host, port).close() if config.fronts else check_address(host, port)
+    fronts: FrontKeeper | None = None
+    sources = {entry.path: entry.source for entry in config.models if entry.source is not None}
+    await asyncio.to_thread(fetch_all, sources)
     files = read_models(config)
     jobs = None if config.training is None else jobs_folder(config.training)
     recalled = recall(files, jobs)
-    devices = worker_devices(config.cluster, config.workers)
+    ray = None
+    if machines.launcher == "ray":
+        ray = await join_ray(machines, config, sources)
+        wanted, config = config, msgspec.structs.replace(config, cluster=await ray.look())
+    devices = worker_devices(config.cluster, config.workers) if ray is None else ray.devices
     profiles = await _profiles(config, effort, on_progress)
     problem = make_problem(config, {name: one.config for name, one in files.items()}, profiles)
     on_progress("planning", 0.0, "")
@@ -124,20 +142,22 @@ async def running_server(
     if config.experts.mode != "off" and any(group.experts for group in first.groups):
         await asyncio.to_thread(warm_up_experts)
     settings = RouterSettings(queue_requests=config.limits.queue, dispatch=config.dispatch)
-    router: Router[Any] = Router(problem, (GroupLost,), settings)
+    kinds = None if ray is None else dict.fromkeys(node.kind for node in wanted.cluster.nodes)
+    router: Router[Any] = Router(problem, (GroupLost,), settings, kinds=kinds)
     experts = {name: one.experts for name, one in files.items()}
     foreign = frozenset(
         entry.name for entry in config.models if entry.foreign is not None and config.workers.kind != "emulated"
     )
 
     def check(plan: Plan) -> None:
-        check_experts(plan, problem=problem, models=experts)
+        check_experts(plan, controller.problem, experts)
         check_foreign(plan, foreign)
 
     setup = Setup(
-        launcher=_launcher(config, problem, files),
+        launcher=ray or _launcher(config, problem, files),
+        open_room=local_room if ray is None else ray.open_room,
         devices=devices,
-        spec_of=lambda group, model: files[model].spec(group, problem, config.dispatch),
+        spec_of=lambda group, model: files[model].spec(group, controller.problem, config.dispatch),
         probes={name: one.probe for name, one in files.items()},
         check=check,
         foreign=foreign,
@@ -149,7 +169,8 @@ async def running_server(
     for model, what, reason in recalled:
         controller.journal.note("model", model, what, reason=reason)
     swaps = Swaps(controller, files, {entry.name: entry.path for entry in config.models}, jobs)
-    training = open_training(config.training, problem.cluster, controller.ledger, devices, paths, swaps.begin)
+    places, address = (devices, None) if ray is None else (ray.spots, ray.joined.address)
+    training = open_training(config.training, problem.cluster, controller.ledger, places, paths, swaps.begin, address)
     lender = None if training is None else Lender(controller, training, training.loans)
     service = Service(
         router=router,
@@ -162,30 +183,41 @@ async def running_server(
         ),
         keys=keys,
         figures=lambda: chain(views.figures(controller), expert_figures(keeper), loan_figures(lender)),
+        add_counts=lambda meters: None if fronts is None else fronts.add_counts(meters),
         unready=controller.unready,
         admin=AdminDesk(controller, replanner, keeper, lender),
         jobs=None if training is None else training.desk,
         listen=host,
     )
-    http = HttpServer(make_app(service), host, port, service.settings)
+    app = make_app(service)
+    if config.fronts:
+        fronts = FrontKeeper(config, Desk(router, app.meters), controller.journal, admin_key)
+    http = HttpServer(app, *(("127.0.0.1", 0) if fronts else (host, port)), service.settings)
     beside: list[asyncio.Task[None]] = []
     try:
         await http.start()
-        with keep_key(http.port, admin_key):
+        with keep_key(http.port if fronts is None else fronts.port, admin_key):
             if training is not None:
                 await training.start([device for group in first.groups for device in group.devices])
             await controller.start(first, why)
+            if fronts is not None:
+                await fronts.start(http.port)
             on_progress("starting", 1.0, "")
             beside.append(asyncio.create_task(replanner.run(), name="replanner"))
             beside.append(asyncio.create_task(keeper.run(), name="experts"))
             if lender is not None:
                 beside.append(asyncio.create_task(lender.run(), name="loans"))
+            if ray is not None:
+                nodes = NodeKeeper(controller, replanner, ray.look, None if training is None else training.move)
+                beside.append(asyncio.create_task(nodes.run(), name="nodes"))
             shown = f"[{host}]" if ":" in host else host
-            yield Running(f"http://{shown}:{http.port}", controller, http)
+            yield Running(f"http://{shown}:{http.port if fronts is None else fronts.port}", controller, http)
     finally:
         for task in (*beside, *swaps.tasks):
             task.cancel()
         await asyncio.gather(*beside, *swaps.tasks, return_exceptions=True)
+        if fronts is not None:
+            await fronts.stop(DRAIN_S)
         await asyncio.gather(http.stop(), *([] if training is None else [training.stop()]))
         await controller.stop(DRAIN_S)
 

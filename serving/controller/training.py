@@ -42,7 +42,7 @@ class LedgerDevices:
 
     def open(self) -> Collection[str]:
         owners = self._ledger.owners
-        self.recalled = {name for name in self.recalled if owners[name].kind != "group"}
+        self.recalled = {name for name in self.recalled if owners.get(name, IDLE).kind != "group"}
         return [name for name, owner in owners.items() if owner.kind != "group" and name not in self.recalled]
 
     def can_take(self, job: str, devices: Collection[str]) -> bool:
@@ -78,16 +78,19 @@ class TrainingQueue:
         places: Mapping[str, str],
         models: Collection[str],
         on_trained: OnTrained = lambda name, directory: None,
+        ray: str | None = None,
     ) -> None:
-        """`places`: what each device is on this machine; `models`: the directories of those that are served;
-        `on_trained`: a job is done whose model shall be served."""
+        """`places`: what each device is on this machine, or in the cluster at `ray`; `models`: the directories of those
+        that are served; `on_trained`: a job is done whose model shall be served."""
+        if ray is not None and config.commands:
+            raise InputError("training: commands run on one machine; with --launcher ray, set `commands: false`")
         self.loans = config.loans
         policy, folder = policy_named(config.policy), jobs_folder(config)
         warm_up(policy, cluster)
         store = open_store(config.store)
         store.set_quotas({user: Quota(quota.jobs, quota.devices) for user, quota in config.quotas.items()})
         fence_s = 0.0 if store.database.is_local else LEASE_S / 2
-        runners: dict[str, Runner] = {"lm": LmRunner(places, (*config.data, *models), fence_s=fence_s)}
+        runners: dict[str, Runner] = {"lm": LmRunner(places, (*config.data, *models), fence_s=fence_s, ray=ray)}
         if config.commands:
             runners["command"] = CommandRunner(places, fence_s=fence_s)
         log = get_log("training")
@@ -115,6 +118,10 @@ class TrainingQueue:
                 while not self._service.has_lease:
                     await asyncio.sleep(_LOOK_S)
         await self._service.recall()
+
+    def move(self, cluster: Cluster) -> None:
+        """The devices are these from now on."""
+        self._service.move(cluster)
 
     def open_to_jobs(self, devices: Collection[str]) -> None:
         """They are lent."""
@@ -149,9 +156,10 @@ def open_training(
     places: Mapping[str, str],
     models: Collection[str],
     on_trained: OnTrained = lambda name, directory: None,
+    ray: str | None = None,
 ) -> TrainingQueue | None:
     """None where the configuration has no training."""
-    return None if config is None else TrainingQueue(config, cluster, ledger, places, models, on_trained)
+    return None if config is None else TrainingQueue(config, cluster, ledger, places, models, on_trained, ray)
 
 
 def jobs_folder(config: TrainingConfig) -> Path:

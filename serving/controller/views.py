@@ -81,6 +81,8 @@ def figures(controller: Controller) -> Iterator[Family]:
     runners = list(controller.runners.values())
     up: Figures = {(one.name,): float(one.state == "serving") for one in runners}
     yield Family("group_up", "1 while the group serves.", "gauge", ("group",), up)
+    nodes: Figures = {(one.name, device.rpartition("/")[0]): 1.0 for one in runners for device in one.spec.devices}
+    yield Family("group_node", "1 for each node that the group has devices of.", "gauge", ("group", "node"), nodes)
     deaths: Figures = {(one.name,): float(one.deaths) for one in runners}
     yield Family("group_deaths", "How often the group was lost.", "counter", ("group",), deaths)
     busy: Figures = {(one.name,): _busy_s(one) for one in runners}

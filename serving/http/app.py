@@ -45,7 +45,8 @@ from serving.http.traces import Tracer, make_tracer
 def make_app(service: Service, tracer: Tracer | None = None) -> Door:
     """An ASGI application. Without a tracer, one is made if the environment asks for traces."""
     meters = Meters(service.models)
-    health = Health(service, Exposition(meters, service.router.statistics, service.figures))
+    statistics = service.router.statistics
+    health = Health(service, Exposition(meters, statistics, service.figures, service.add_counts))
     routes = [*_health_routes(health), *_model_routes(service, meters), *_admin_routes(AdminRoutes(service))]
     routes += job_routes(service)
     guard = Guard(service.listen, service.settings.hosts)

@@ -4,6 +4,7 @@ of `vllm:`).
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +27,16 @@ _MODEL = ("model_name",)
 class Exposition(Collector):
     """Reads the meters, and what router and others have to add, when it is asked."""
 
-    def __init__(self, meters: Meters, statistics: Statistics, figures: Callable[[], Iterable[Family]]) -> None:
-        self._meters, self._statistics, self._figures = meters, statistics, figures
+    def __init__(
+        self,
+        meters: Meters,
+        statistics: Statistics,
+        figures: Callable[[], Iterable[Family]],
+        add_counts: Callable[[Meters], None] = lambda meters: None,
+    ) -> None:
+        """`add_counts` adds what others have counted to a copy."""
+        self._own, self._statistics, self._figures, self._add_counts = meters, statistics, figures, add_counts
+        self._meters = meters
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -38,6 +47,8 @@ class Exposition(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        self._meters = copy.deepcopy(self._own)
+        self._add_counts(self._meters)
         for family in self._families():
             yield _metric(family)
         for family in self._figures():

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from placement.errors import InputError
 from serving.http.door import Door
@@ -26,14 +27,15 @@ _GARBAGE = 10_000
 class HttpServer:
     """Started and stopped on the caller's event loop (uvloop's, for speed)."""
 
-    def __init__(self, app: Door, host: str, port: int, settings: HttpSettings) -> None:
-        """Port 0 takes a free one. An InputError says why the address cannot be had."""
+    def __init__(self, app: Door, host: str, port: int, settings: HttpSettings, front: ASGIApp | None = None) -> None:
+        """Port 0 takes a free one. An InputError says why the address cannot be had. `front`: stands before `app`, and
+        is one of several that share the port."""
         self._app, self._settings = app, settings
-        self._socket = _bind(host, port)
+        self._socket = _bind(host, port, front is not None)
         self.port: int = self._socket.getsockname()[1]
         self._server = _Server(
             uvicorn.Config(
-                app,
+                front or app,
                 http=bounded_protocol(settings),
                 ws="none",
                 lifespan="off",
@@ -106,12 +108,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int, is_shared: bool = False) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         if not 0 <= port < 2**16:
             raise OSError("ports are from 0 to 65535")
-        bound = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        bound = socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=is_shared)
     except OSError as error:
         # Python adds the address to what the system says.
         reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)

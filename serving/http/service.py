@@ -16,6 +16,7 @@ from serving.engine.outputs import Produced
 from serving.http.auth import Keys
 from serving.http.families import Family
 from serving.http.job_desk import JobDesk
+from serving.http.meters import Meters
 from serving.http.settings import HttpSettings
 from serving.sampling import SamplingParams
 from serving.text import Tokenizer
@@ -51,6 +52,10 @@ class Stream(Protocol[T_co]):
 
     async def finish(self) -> None:
         """It is answered: whatever more the group would yield is not wanted."""
+        ...
+
+    def suffice(self) -> None:
+        """As `finish`, for who cannot wait: its iterator is to be cancelled."""
         ...
 
 
@@ -115,6 +120,8 @@ class Service:
     keys: Keys = field(default_factory=Keys)
     figures: Callable[[], Iterable[Family]] = tuple
     """Further metrics, read when they are asked for: who has which device, how busy groups are."""
+    add_counts: Callable[[Meters], None] = lambda meters: None
+    """Adds what front ends have counted."""
     unready: Callable[[], Mapping[str, str]] = dict
     """Each model that cannot be served at the moment, and why; empty when all can."""
     admin: Admin | None = None

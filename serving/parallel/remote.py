@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +14,9 @@ from serving.parallel import Parallel
 from serving.parallel.base import Alone, Channel, Collectives, PeerLost
 from serving.parallel.distributed import STEP_S, DistributedChannel, DistributedCollectives, Link, Way
 from serving.parallel.layout import Layout
+
+HOST_VARIABLE = "PENSTOCK_HOST"
+"""This machine's address in the cluster, where it is of one."""
 
 dist: Any = torch.distributed
 
@@ -84,6 +88,16 @@ class _Maker:
         bodies = self._link(f"bodies-{sender}-{receiver}", rank, 2, True) if self._nccl else headers
         return Way(headers, bodies)
 
+    def _gloo(self, store: Any, rank: int, size: int) -> Any:
+        """At the address that others know this machine by: what its own name leads to may be itself alone."""
+        host = os.environ.get(HOST_VARIABLE)
+        if host is None:
+            return dist.ProcessGroupGloo(store, rank, size, self._timeout)
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+        options._timeout = self._timeout
+        return dist.ProcessGroupGloo(store, rank, size, options)
+
     def _link(self, name: str, rank: int, size: int, nccl: bool) -> Link:
         store = dist.PrefixStore(name, self._store)
         try:
@@ -91,6 +105,6 @@ class _Maker:
                 options = dist.ProcessGroupNCCL.Options()
                 options._timeout = timedelta(seconds=STEP_S)
                 return Link(dist.ProcessGroupNCCL(store, rank, size, options), nccl)
-            return Link(dist.ProcessGroupGloo(store, rank, size, self._timeout), nccl)
+            return Link(self._gloo(store, rank, size), nccl)
         except RuntimeError as error:
             raise PeerLost(f"a peer left while rank {self._layout.rank} made {name}: {error}") from None

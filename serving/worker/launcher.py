@@ -25,6 +25,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     document: dict[str, Any] = {}
     """The worker's own words, as JSON on its stdin; may hold a secret, and is not shown."""
     environment: dict[str, str] = {}
+    node: str = ""
+    """Of a cluster, by its id, for a launcher that has several; this machine where it is empty."""
 
     def __post_init__(self) -> None:
         parse_device(self.device)

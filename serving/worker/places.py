@@ -24,6 +24,8 @@ class Tcp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ports: tuple[int, int, int] | None = None
     """On that host, for the controller, the other devices and the store they meet at; chosen where absent, which a host
     of this machine alone allows."""
+    folder: str | None = None
+    """On that host, of this group alone, where all its devices share memory; a folder of this machine when absent."""
 
     def __post_init__(self) -> None:
         check_secret(self.secret.encode(), f"tcp:{self.host}")
@@ -52,7 +54,8 @@ def make_places(directory: Path, tcp: Tcp | None, backend: Backend) -> Places:
         ports = tcp.ports or _free_ports(tcp.host)
         control, leader, store = (str(TcpAddress(tcp.host, port)) for port in ports)
         store, secret = store.replace("tcp:", "tcp://", 1), tcp.secret
-    met = str(directory) if backend == "shared" else store
+    shared = str(directory) if tcp is None or tcp.folder is None else tcp.folder
+    met = shared if backend == "shared" else store
     return Places(control=control, leader=leader, rendezvous=met, secret=secret)
 
 

@@ -21,7 +21,10 @@ class Scratch:
         sweep()
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:  # swept away before it was opened
+                continue
             with suppress(BlockingIOError):
                 _lock(self._lock)
                 if self.path.exists():

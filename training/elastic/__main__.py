@@ -14,6 +14,7 @@ from pathlib import Path
 from placement.errors import InputError
 from placement.files import read_document
 from serving.worker.event_loop import run as run_loop
+from serving.worker.launcher import Launcher
 from serving.worker.local_launcher import LocalLauncher
 from training.elastic.coordinator import Coordinator, JobFailed
 from training.elastic.door import open_door
@@ -44,8 +45,15 @@ def main(folder: Path) -> int:
 
 
 async def _run(task: Task, spec: LmSpec, folder: Path, tokens: Path) -> None:
-    launcher = LocalLauncher(lambda name, line: _log.info("%s: %s", name, line))
-    coordinator = Coordinator(task, spec, folder, tokens, launcher)
+    launcher: Launcher = LocalLauncher(lambda name, line: _log.info("%s: %s", name, line))
+    host = None
+    if task.ray is not None:
+        from serving.machines.ray_launcher import RayLauncher, join
+
+        joined = await join(task.ray)
+        host = joined.host
+        launcher = RayLauncher(joined, lambda name, node, line: _log.info("%s on %s: %s", name, node, line))
+    coordinator = Coordinator(task, spec, folder, tokens, launcher, host)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, coordinator.stop)
     async with await open_door(coordinator, folder, task.run):
         await coordinator.run()

@@ -9,6 +9,7 @@ parked: it waits in memory, to go on there or on another device.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ import msgspec
 
 from placement.errors import InputError
 from placement.files import write_json
+from serving.parallel import Backend
+from serving.worker.address import TcpAddress
 from serving.worker.launcher import Exit, Launcher, WorkerSpec
 from serving.worker.link import Link
 from serving.worker.listener import listen
@@ -49,8 +52,11 @@ MOST_FAILURES, MOST_KILLS = 5, 100
 MEET_S, LONGEST_MEET_S = 0.5, 8.0
 """All that are told to go are there and wait; where one dies just then, the others find out after this. Doubled after
 a generation that did not come to a step."""
+REMOTE_MEET_S = 20.0
+"""The same for workers of several machines, who also wait so long for one that is behind in a step."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 60.0
 WORKER = "training.elastic.worker_process"
+SECRET_BYTES = 32
 
 
 class JobFailed(RuntimeError):  # noqa: N818  (it says what happened)
@@ -58,10 +64,15 @@ class JobFailed(RuntimeError):  # noqa: N818  (it says what happened)
 
 
 class Coordinator:
-    def __init__(self, task: Task, spec: LmSpec, folder: Path, tokens: Path, launcher: Launcher) -> None:
+    def __init__(
+        self, task: Task, spec: LmSpec, folder: Path, tokens: Path, launcher: Launcher, host: str | None = None
+    ) -> None:
+        """`host`: this machine, as workers on others reach it; without it, all are here."""
         self._task, self._spec, self._folder, self._tokens, self._launcher = task, spec, folder, tokens, launcher
+        self._secret = None if host is None else secrets.token_hex(SECRET_BYTES)
         self._scratch = Scratch()
         self._meetings = self._scratch.path
+        self._address = f"unix:{self._meetings}/workers.sock" if host is None else str(TcpAddress(host, 0))
         self._history = History(folder)
         self._wanted = dict(task.devices)
         self._members: list[Member] = []
@@ -78,10 +89,6 @@ class Coordinator:
         """Ends the job when it has had no devices for too long."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def address(self) -> str:
-        return f"unix:{self._meetings}/workers.sock"
 
     @property
     def door(self) -> Path:
@@ -107,7 +114,11 @@ class Coordinator:
 
     async def run(self) -> None:
         """Until the job is done or has been stopped; an InputError or JobFailed says why it cannot go on."""
-        listener = await listen(self.address, Reports, lambda link: None, self._take, self._lose, settings=LINK)
+        secret = None if self._secret is None else self._secret.encode()
+        listener = await listen(
+            self._address, Reports, lambda link: None, self._take, self._lose, secret=secret, settings=LINK
+        )
+        self._address = listener.address
         try:
             self._want(self._wanted)  # where it was to begin, unless somebody has come to the door before
             await self._end
@@ -183,13 +194,14 @@ class Coordinator:
         task = WorkerTask(
             spec=self._spec,
             name=member.name,
-            device=self._wanted[member.device],
+            device=_device(self._wanted[member.device]),
             folder=str(self._folder),
             tokens=str(self._tokens),
-            coordinator=self.address,
+            coordinator=self._address,
+            secret=self._secret,
         )
         document = msgspec.to_builtins(task, enc_hook=float)
-        spec = WorkerSpec(name=member.name, device=task.device, module=WORKER, document=document)
+        spec = WorkerSpec(name=member.name, device=task.device, module=WORKER, document=document, node=member.node)
         try:
             member.handle = await self._launcher.start(spec)
         except InputError as error:
@@ -251,18 +263,21 @@ class Coordinator:
             return
         held = {member.device for member in self._members if member.state != "leaving"}
         parked = sorted((one for one in self._members if one.state == "parked"), key=lambda one: one.step)
-        coming = sum(member.state == "parking" for member in self._members)
+        coming = Counter(member.node for member in self._members if member.state == "parking")
         for device in [device for device in self._wanted if device not in held]:
-            if parked:
-                self._move(parked.pop(), device)
-            elif coming:
-                coming -= 1
+            node = _node(self._wanted[device])
+            here = [one for one in parked if one.node == node]
+            if here:
+                parked.remove(here[-1])
+                self._move(here[-1], device)
+            elif coming[node]:
+                coming[node] -= 1
             else:
                 self._start(device)
 
     def _start(self, device: str) -> None:
         self._started += 1
-        member = Member(f"worker-{self._started}", device)
+        member = Member(f"worker-{self._started}", device, _node(self._wanted[device]))
         self._members.append(member)
         task = asyncio.create_task(self._live(member), name=member.name)
         self._tasks.add(task)
@@ -303,7 +318,7 @@ class Coordinator:
 
     def _move(self, member: Member, device: str) -> None:
         member.device = device
-        member.send(Move(self._wanted[device]))
+        member.send(Move(_device(self._wanted[device])))
         self._return(member)
 
     def _expire(self, member: Member) -> None:
@@ -368,16 +383,27 @@ class Coordinator:
         if not members:
             return
         self._generation, self._size = self._generation + 1, len(members)
-        meeting = self._meetings / f"meeting-{self._generation}"
-        meeting.mkdir(mode=0o700)
-        shutil.rmtree(self._meetings / f"meeting-{self._generation - 1}", ignore_errors=True)
+        meeting, backend = self._meet()
+        meet_s = self._meet_s if backend == "shared" else REMOTE_MEET_S
         source = next(rank for rank, member in enumerate(members) if member.step == best)
         behind = tuple(rank for rank, one in enumerate(members) if rank != source and (one.step < best or best < 0))
         self._history.note("goes on", generation=self._generation, workers=[member.name for member in members])
         for rank, member in enumerate(members):
             member.state = "training"
-            member.send(Go(self._generation, rank, len(members), source, behind, str(meeting), self._meet_s))
+            member.send(Go(self._generation, rank, len(members), source, behind, meeting, meet_s, backend))
         self._meet_s = min(2 * self._meet_s, LONGEST_MEET_S)
+
+    def _meet(self) -> tuple[str, Backend]:
+        """Where the workers of this generation meet; of several machines, in a file beside their checkpoints."""
+        if self._secret is not None:
+            meeting, last = (self._folder / f"meeting-{number}" for number in (self._generation, self._generation - 1))
+            last.unlink(missing_ok=True)
+            meeting.unlink(missing_ok=True)
+            return f"file://{meeting}", "gloo"
+        meeting = self._meetings / f"meeting-{self._generation}"
+        meeting.mkdir(mode=0o700)
+        shutil.rmtree(self._meetings / f"meeting-{self._generation - 1}", ignore_errors=True)
+        return str(meeting), "shared"
 
     def _finish(self, trouble: Exception | None = None) -> None:
         if self._end.done():
@@ -386,3 +412,13 @@ class Coordinator:
             self._end.set_result(None)
         else:
             self._end.set_exception(trouble)
+
+
+def _device(place: str) -> str:
+    """cpu:0, wherever that is."""
+    return place.partition("@")[0]
+
+
+def _node(place: str) -> str:
+    """Of a cluster, by id; none of this machine."""
+    return place.partition("@")[2]

@@ -22,6 +22,8 @@ class Member:
 
     name: str
     device: str
+    node: str = ""
+    """Of a cluster; where it is parked it can go on there alone."""
     handle: Handle | None = None
     link: Link[Orders, Reports] | None = None
     state: MemberState = "starting"

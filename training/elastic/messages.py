@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from serving.parallel import Backend
+
 
 class Order(msgspec.Struct, frozen=True, tag=True):
     """To a worker."""
@@ -18,9 +20,10 @@ class Go(Order, frozen=True):
     source: int
     behind: tuple[int, ...]
     meeting: str
-    """The directory where they meet."""
+    """Where they meet: a directory of their machine, or the address of a store that all reach."""
     meet_s: float
     """How long they wait for each other there."""
+    backend: Backend = "shared"
 
 
 class Pause(Order, frozen=True):

@@ -35,6 +35,8 @@ class LmRunner:
     log_bytes: int = LOG_BYTES
     fence_s: float = 0.0
     parked_s: float = PARKED_S
+    ray: str | None = None
+    """The address of a Ray cluster, whose devices `places` are then (cpu:0@ID of the node)."""
     _told: set[str] = field(default_factory=set)
     """Runs that know their devices from this process; to others, another may have told what it could not write down."""
     _telling: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
@@ -54,6 +56,7 @@ class LmRunner:
             lm=record.job.lm,
             run=record.run,
             devices=self._placed(record.devices),
+            ray=self.ray,
             roots=self.roots,
             grace_s=float(record.job.grace),
             parked_s=self.parked_s,

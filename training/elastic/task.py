@@ -28,7 +28,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What was submitted: an LmSpec, if it is right."""
     run: str
     devices: dict[str, str]
-    """Where to begin: what each device is on this machine, such as cpu:0."""
+    """Where to begin: what each device is on this machine, such as cpu:0; of a cluster, cpu:0@ID of its node."""
+    ray: str | None = None
+    """The address of a Ray cluster, where the devices are its."""
     roots: tuple[str, ...] = ()
     """Below these alone a job may read; anywhere, where there are none."""
     grace_s: float = 10.0
@@ -44,6 +46,8 @@ class WorkerTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tokens: str
     coordinator: str
     """Address of the link to it."""
+    secret: str | None = None
+    """For a link over TCP."""
 
     @property
     def checkpoints(self) -> Path:

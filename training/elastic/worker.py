@@ -69,6 +69,7 @@ class Worker:
                 Orders,
                 lambda _, order: self._take(order),
                 lambda _, reason: self._mail.lost(f"the coordinator is gone: {reason}"),
+                secret=task.secret.encode() if task.secret else None,
                 settings=LINK,
             )
         )
@@ -107,7 +108,7 @@ class Worker:
 
     def _train(self, go: Go) -> None:
         try:
-            parallel = connect_parallel(Layout(go.size, 1, go.rank), go.meeting, wait_s=go.meet_s)
+            parallel = connect_parallel(Layout(go.size, 1, go.rank), go.meeting, go.backend, go.meet_s)
             try:
                 self._level(parallel.tensor, go)
                 while not self._learner.is_done and not self._step(parallel.tensor, go.generation):

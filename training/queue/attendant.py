@@ -49,6 +49,9 @@ class Attendant:
         self._claims: Claims | None = None
         self.parked = ParkedRuns(runners)
 
+    def move(self, cluster: Cluster) -> None:
+        self._kinds = {device.name: device.kind for device in cluster.devices}
+
     @property
     def has_lease(self) -> bool:
         return self._claims is not None

@@ -110,6 +110,12 @@ class QueueService:
         """Whether this is the controller of its name."""
         return self._attendant.has_lease
 
+    def move(self, cluster: Cluster) -> None:
+        """The devices are these from now on; what jobs had of others was taken back before."""
+        self._cluster = cluster
+        self._attendant.move(cluster)
+        self.wake()
+
     def wake(self) -> None:
         """Look at once: something has been changed."""
         self._woken.set()

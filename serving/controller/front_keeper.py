@@ -1,0 +1,114 @@
+"""Keeps the front ends running: HTTP processes that share one port (SO_REUSEPORT), each started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+import msgspec
+
+from placement.errors import InputError
+from serving.config import ServeConfig
+from serving.controller.front_process import FrontDocument
+from serving.controller.journal import Journal
+from serving.fronts.counts import add_counts
+from serving.fronts.desk import Desk
+from serving.http.meters import Meters
+from serving.worker.launcher import Handle, WorkerSpec
+from serving.worker.local_launcher import LocalLauncher
+from serving.worker.scratch import Scratch
+
+BACK_OFF_S = (0.0, 0.5, 1.0, 5.0, 10.0)
+"""Before each start after a death, the last for all further ones."""
+READY_S = 60.0
+_LOOK_S = 0.02
+MODULE = "serving.controller.front_process"
+
+
+class FrontKeeper:
+    """Holds the port from the beginning, so that it stays the same whoever dies."""
+
+    def __init__(self, config: ServeConfig, desk: Desk, journal: Journal, admin_key: str | None) -> None:
+        self._config, self._desk, self._journal, self._admin_key = config, desk, journal, admin_key
+        # Their lines are a log's already.
+        self._launcher = LocalLauncher(lambda name, line: _write(line))
+        self._scratch = Scratch()
+        host, port = config.address
+        self._held = hold_port(host, port)
+        self.port: int = self._held.getsockname()[1]
+        self._handles: dict[int, Handle] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+
+    async def start(self, back: int) -> None:
+        """Returns when all answer. `back`: the port of what they pass on."""
+        address = f"unix:{self._scratch.path}/desk"
+        await self._desk.open(address)
+        document = FrontDocument(
+            config=msgspec.to_builtins(self._config, enc_hook=float),
+            host=self._config.address.host,
+            port=self.port,
+            back=back,
+            desk=address,
+            admin_key=self._admin_key,
+            logs="console" if sys.stderr.isatty() else "json",
+        )
+        count = self._config.fronts
+        self._tasks = [asyncio.create_task(self._keep(n, document), name=f"front end {n}") for n in range(count)]
+        try:
+            async with asyncio.timeout(READY_S):
+                while self._desk.fronts < count:
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise InputError(f"front ends: {count} were not ready within {READY_S:g} s; the log says why") from None
+
+    async def stop(self, grace_s: float) -> None:
+        """They accept no more, and finish what is open within the bound."""
+        self._is_stopping = True
+        await asyncio.gather(*(handle.terminate(grace_s) for handle in self._handles.values()))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._desk.close()
+        self._held.close()
+        self._scratch.remove()
+
+    def add_counts(self, meters: Meters) -> None:
+        add_counts(meters, self._desk.counts())
+
+    @property
+    def pids(self) -> list[int]:
+        return [handle.pid for handle in self._handles.values()]
+
+    async def _keep(self, number: int, document: FrontDocument) -> None:
+        deaths = 0
+        while True:
+            spec = WorkerSpec(
+                name=f"front/{number}", device="cpu:0", module=MODULE, document=msgspec.to_builtins(document)
+            )
+            handle = self._handles[number] = await self._launcher.start(spec)
+            ended = await handle.wait()
+            if self._is_stopping:
+                return
+            pause_s = BACK_OFF_S[min(deaths, len(BACK_OFF_S) - 1)]
+            self._journal.note("fronts", f"front/{number}", "lost", reason=ended.reason, again_in_s=pause_s)
+            deaths += 1
+            await asyncio.sleep(pause_s)
+
+
+def hold_port(host: str, port: int) -> socket.socket:
+    """Bound and not listening: others of this user may listen there too, and connections go to them alone."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise InputError(f"listen {host}:{port}: {(error.strerror or str(error)).lower()}") from error
+    return bound
+
+
+def _write(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

@@ -1,0 +1,101 @@
+"""One front end: `python -m serving.controller.front_process`, with its document on stdin. Serves until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from placement.errors import InputError
+from placement.files import convert
+from serving.worker.lifeline import read_document
+
+COUNT_S = 1.0
+"""Between two tellings of what was counted."""
+
+
+class FrontDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a front end is told at its start."""
+
+    config: dict[str, Any]
+    """The server's configuration, its paths whole."""
+    host: str
+    port: int
+    back: int
+    """Port of this machine at which the process that routes answers what a front end does not."""
+    desk: str
+    """Address of the link to its desk."""
+    admin_key: str | None = None
+    """If it was made for this run."""
+    logs: Literal["json", "console", "auto"] = "json"
+
+    def __repr__(self) -> str:
+        return f"FrontDocument({self.host!r}, {self.port})"
+
+
+def main() -> int:
+    try:
+        document = convert(read_document(), FrontDocument, "front end's document")
+        from serving.worker.event_loop import run
+
+        run(_serve(document))
+    except InputError as error:
+        sys.stderr.write(f"front end: {error}\n")
+        return 2
+    return 0
+
+
+async def _serve(document: FrontDocument) -> None:
+    from serving.config import ServeConfig
+    from serving.controller.served import read_models
+    from serving.fronts.desk import SETTINGS
+    from serving.fronts.messages import ToDesk, ToFront
+    from serving.fronts.proxy import FrontDoor
+    from serving.fronts.remote import RemoteRouter
+    from serving.http import HttpServer, HttpSettings, Service, configure_logs, make_app, read_keys
+    from serving.http.auth import ADMIN_VARIABLE
+    from serving.worker.connect import connect
+    from serving.worker.link import Link
+
+    configure_logs(document.logs)
+    config = convert(document.config, ServeConfig, "front end's configuration")
+    router = RemoteRouter()
+    variables = dict(os.environ) | ({} if document.admin_key is None else {ADMIN_VARIABLE: document.admin_key})
+    service = Service(
+        router=router,
+        models={name: one.served(lambda: "ready") for name, one in read_models(config).items()},
+        settings=HttpSettings(
+            body_bytes=int(config.limits.body), prompt_tokens=config.limits.prompt_tokens, hosts=config.hosts
+        ),
+        keys=read_keys(None if config.api_keys is None else Path(config.api_keys), variables),
+        listen=document.host,
+    )
+    door = make_app(service)
+
+    def lose(link: Link[ToDesk, ToFront], reason: str) -> None:
+        sys.stderr.write(f"front end: the process that routes is gone: {reason}\n")
+        os._exit(1)  # nothing that is open here can be answered any more
+
+    router.link = await connect(document.desk, ToFront, router.take, lose, settings=SETTINGS)
+    front = FrontDoor(door, document.back, service.settings)
+    server = HttpServer(door, document.host, document.port, service.settings, front)
+    telling = asyncio.create_task(_tell(router.link, door.meters))
+    await server.run_until_signal()
+    telling.cancel()
+    os._exit(0)
+
+
+async def _tell(link: Any, meters: Any) -> None:
+    from serving.fronts.counts import take_counts
+
+    while True:
+        await asyncio.sleep(COUNT_S)
+        link.send(take_counts(meters))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -28,6 +28,7 @@ from serving.controller.expert_files import check_experts
 from serving.controller.expert_views import expert_figures
 from serving.controller.experts import ExpertKeeper
 from serving.controller.experts import warm_up as warm_up_experts
+from serving.controller.glance import Glance
 from serving.controller.lender import Lender
 from serving.controller.loan_views import loan_figures
 from serving.controller.planning import find_plan, make_problem, read_profiles
@@ -36,6 +37,7 @@ from serving.controller.runner import Setup
 from serving.controller.served import ModelFiles, read_models
 from serving.controller.swaps import Swaps, recall
 from serving.controller.training import jobs_folder, open_training
+from serving.dashboard import Dashboard
 from serving.http import HttpServer, HttpSettings, Service, check_address, get_log, make_app
 from serving.profiler.cache import Cache, default_folder
 from serving.profiler.effort import FULL, Effort
@@ -103,8 +105,8 @@ async def running_server(
 ) -> AsyncIterator[Running]:
     """A server whose groups are there (or have failed to be); it drains and ends when the block is left."""
     # What is wrong with these is said before minutes of measuring and planning.
-    keys, admin_key = keys_with_admin(config.api_keys, os.environ)
     host, port = config.address
+    keys, admin_key = keys_with_admin(config.api_keys, os.environ, host)
     check_address(host, port)
     files = read_models(config)
     jobs = None if config.training is None else jobs_folder(config.training)
@@ -140,6 +142,7 @@ async def running_server(
     swaps = Swaps(controller, files, {entry.name: entry.path for entry in config.models}, jobs)
     training = open_training(config.training, problem.cluster, controller.ledger, devices, paths, swaps.begin)
     lender = None if training is None else Lender(controller, training, training.loans)
+    dashboard = Dashboard(Glance(controller, replanner, keeper, lender, training), router.statistics)
     service = Service(
         router=router,
         models={name: one.served(partial(controller.state_of, name)) for name, one in files.items()},
@@ -154,10 +157,12 @@ async def running_server(
         unready=controller.unready,
         admin=AdminDesk(controller, replanner, keeper, lender),
         jobs=None if training is None else training.desk,
+        pages=dashboard.routes,
         listen=host,
     )
     http = HttpServer(make_app(service), host, port, service.settings)
-    beside: list[asyncio.Task[None]] = []
+    controller.ledger.on_move = dashboard.recorder.note_holders
+    beside: list[asyncio.Task[None]] = [asyncio.create_task(dashboard.viewers.run(), name="dashboard")]
     try:
         await http.start()
         with keep_key(http.port, admin_key):
@@ -175,6 +180,7 @@ async def running_server(
         for task in (*beside, *swaps.tasks):
             task.cancel()
         await asyncio.gather(*beside, *swaps.tasks, return_exceptions=True)
+        dashboard.viewers.close()
         await asyncio.gather(http.stop(), *([] if training is None else [training.stop()]))
         await controller.stop(DRAIN_S)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from placement.problem import Slo
 from router.statistics import WINDOW_S
 from serving.controller.controller import Controller
 from serving.dashboard import Totals
@@ -28,13 +30,13 @@ def find_trouble(
         share = met[name] / ended[name] if ended[name] else None
         if name not in unready and (share is None or share >= model.target):
             continue
-        why = list(_reasons(controller, name, recent[name], planned[name], unready))
+        why = list(_reasons(controller, name, recent[name], planned[name], unready, model.slo))
         found.append({"model": name, "in_time": share, "target": model.target, "why": why})
     return sorted(found, key=lambda one: (one["in_time"] is not None, one["in_time"] or 0.0))
 
 
 def _reasons(
-    controller: Controller, name: str, recent: Totals, planned: float, unready: Mapping[str, str]
+    controller: Controller, name: str, recent: Totals, planned: float, unready: Mapping[str, str], slo: Slo
 ) -> Iterator[str]:
     if name in unready:
         yield f"cannot be served: {unready[name]}"
@@ -47,7 +49,7 @@ def _reasons(
             yield message
     late = recent.judged - recent.met - sum(counted.values())
     if late > 0:
-        yield f"answered, but late, in the last minute: {late}"
+        yield f"answered, but late, in the last minute: {late} ({_pace(recent, slo)})"
     if recent.rate_per_s > MORE_THAN_PLANNED * planned:
         yield f"{recent.rate_per_s:.3g} requests a second come; the plan was made for {planned:.3g}"
     for runner in controller.runners.values():
@@ -57,6 +59,18 @@ def _reasons(
             yield f"{runner.name} ({', '.join(runner.spec.devices)}), which holds it, is lent to training"
         elif runner.state != "serving":
             yield f"{runner.name} ({', '.join(runner.spec.devices)}), which holds it, is {runner.state}"
+
+
+def _pace(recent: Totals, slo: Slo) -> str:
+    """How slow the slowest were beside each goal."""
+    slowest = {"end_to_end": recent.latency_s(0.99), "ttft": recent.ttft_s(0.99), "tpot": recent.token_s(0.99)}
+    names = {"end_to_end": "p99", "ttft": "TTFT p99", "tpot": "TPOT p99"}
+    told = [
+        f"{names[goal]} {1e3 * took:.0f} ms, goal {1e3 * value:.0f} ms"
+        for goal, value in vars(slo).items()
+        if math.isfinite(value) and (took := slowest[goal]) is not None
+    ]
+    return "; ".join(told) or "nothing was measured"
 
 
 def _last_message(controller: Controller, name: str) -> str:

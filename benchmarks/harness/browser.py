@@ -1,4 +1,4 @@
-"""A real browser without a window: Debian's chromium through selenium. For tests, pictures and measurements of pages."""
+"""A real browser without a window: Debian's chromium through selenium. For tests, pictures, measurements."""
 
 from __future__ import annotations
 

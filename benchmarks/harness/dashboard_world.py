@@ -1,5 +1,5 @@
-"""A pool of emulated devices with many models, for looking at it: some groups are pipelines, some models are parked
-nowhere, all answer in one pass.
+"""A pool of emulated devices with many models, for looking at it: some groups are pipelines, all models answer in one
+pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pool_world(folder: Path, devices: int, models: int, **more: Any) -> World:
 
 
 def pool_plan(devices: int, models: int) -> Plan:
-    """The first half of the devices are pipelines of four, as far as they go; models are dealt to the groups in turn."""
+    """Half of the devices are pipelines of four, as far as they go; models are dealt to the groups in turn."""
     names, held = [f"local/{number}" for number in range(devices)], model_names(models)
     piped = devices // 2 // STAGES * STAGES
     cuts = [names[at : at + STAGES] for at in range(0, piped, STAGES)] + [[name] for name in names[piped:]]

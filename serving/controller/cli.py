@@ -103,9 +103,7 @@ def dashboard(
     key = admin_key(urlsplit(url))
     link = url.rstrip("/") + "/" + (f"#key={quote(key, safe='')}" if key else "")
     typer.echo(link)
-    if open_it and not typer.launch(link):
-        return
-    if open_it:
+    if open_it and typer.launch(link) != 0:
         raise InputError("no browser was found on this machine; open the address above in one")
 
 

@@ -1,5 +1,5 @@
 // Groups as they lie on the nodes: stages below each other, the devices of a stage beside each other.
-import { byId, make } from "./dom.js";
+import { byId, make, setText } from "./dom.js";
 import { bytes, clock, count, percent, shape } from "./format.js";
 
 const MOST_MODELS = 8;
@@ -8,11 +8,14 @@ let shown = "";
 export function update(history) {
   const { now } = history;
   const plan = now.plan, facts = `Plan since ${clock(plan.at)}: ${plan.why}${plan.changing ? "; groups change now" : ""}.`;
-  byId("plan-facts").textContent = facts;
+  setText(byId("plan-facts"), facts);
   const state = JSON.stringify([now.nodes, now.devices.map(one => [one.kind, one.owner]), now.groups.map(one => [one.name, one.state,
-    one.deaths, one.kind, one.busy === null ? null : Math.round(one.busy * 20), Object.entries(one.models).map(([name, m]) => [name, m.ready, m.parked, m.error])])]);
-  if (state === shown) return;
-  shown = state;
+    one.deaths, one.kind, Object.entries(one.models).map(([name, m]) => [name, m.ready, m.parked, m.error])])]);
+  if (state !== shown) { shown = state; rebuild(now); }
+  for (const group of now.groups) setText(byId(`busy-${group.name}`), busy(group));
+}
+
+function rebuild(now) {
   const open = new Set([...document.querySelectorAll("#nodes details[open]")].map(one => one.dataset.group));
   byId("nodes").replaceChildren(...now.nodes.map((node, place) => nodeCard(now, node, place, open)));
 }
@@ -30,7 +33,6 @@ function nodeCard(now, node, place, open) {
 
 function groupCard(now, group, isOpen) {
   const owners = Object.fromEntries(now.devices.map(one => [one.name, one]));
-  const busy = group.state === "serving" && group.busy !== null ? `, ${percent(group.busy)} busy` : "";
   const kind = group.kind && group.kind !== "real" ? ` (${group.kind})` : "";
   const models = Object.entries(group.models).map(([name, one]) => make("li", {
     class: one.error ? "broken" : one.ready && !one.parked ? undefined : "off", title: one.error ?? undefined,
@@ -38,12 +40,14 @@ function groupCard(now, group, isOpen) {
   const stages = make("div", { class: "stages", style: `grid-template-columns: repeat(${group.tp}, max-content)` },
     ...group.devices.map((name, index) => chip(owners[name], group.pp > 1 ? `stage ${Math.floor(index / group.tp)} ` : "")));
   return make("div", { class: `group ${group.state}` },
-    make("p", {}, make("b", { text: group.name }), ` ${shape(group)}, ${group.state}${kind}${busy}`
-      + (group.deaths ? `, lost ${count(group.deaths, "time")}` : "")),
+    make("p", {}, make("b", { text: group.name }), ` ${shape(group)}, ${group.state}${kind}`
+      + (group.deaths ? `, lost ${count(group.deaths, "time")}` : ""), make("span", { id: `busy-${group.name}`, text: busy(group) })),
     stages, make("ul", { class: "tags" }, ...models.slice(0, MOST_MODELS)),
     ...(models.length > MOST_MODELS ? [make("details", { "data-group": group.name, open: isOpen },
       make("summary", { text: `and ${models.length - MOST_MODELS} more` }), make("ul", { class: "tags" }, ...models.slice(MOST_MODELS)))] : []));
 }
+
+const busy = group => group.state === "serving" && group.busy !== null ? `, ${percent(group.busy)} busy` : "";
 
 function chip(device, stage = "") {
   const who = device.kind === "job" ? ` → ${device.owner}` : device.kind === "group" ? "" : ` (${device.kind})`;

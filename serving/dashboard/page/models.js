@@ -6,6 +6,7 @@ import { plot } from "./plots.js";
 import { ask } from "./stream.js";
 
 const body = byId("models-table").tBodies[0];
+const MOST_GROUPS = 4;
 let chosen = null, known = null;
 
 byId("model-refusals").addEventListener("click", async () => {
@@ -55,7 +56,8 @@ function fill(element, model) {
   setText(latency, times(model.latency));
   setText(queue, `${model.waiting} / ${model.running}`);
   setText(unserved, Object.entries(model.refusals).map(([reason, n]) => `${n} ${reason}`).join(", ") || "–");
-  setText(groups, model.groups.join(" ") || model.state);
+  const more = model.groups.length - MOST_GROUPS;
+  setText(groups, (model.groups.slice(0, MOST_GROUPS).join(" ") || model.state) + (more > 0 ? ` and ${more} more` : ""));
 }
 
 function detail(history, model) {

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -141,7 +140,8 @@ def test_a_loan_and_a_recall_are_followed(tiny_models, tmp_path, fresh):
         titles = fresh.texts("#happened li button")
         assert {"g1 lent", "g1 back", "Decided to lend", "Decided to take back"} <= set(titles)
         fresh.run(
-            "[...document.querySelectorAll('#happened button')].find(b => b.textContent == 'Decided to take back').click()"
+            "[...document.querySelectorAll('#happened button')].find(b => b.textContent == arguments[0]).click()",
+            "Decided to take back",
         )
         assert "demand is" in fresh.text("#dialog")
         assert "can be lent" in fresh.text("#dialog")

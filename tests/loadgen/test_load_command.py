@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from loadgen.report.page import Page
+from reports import Page
 from tests.loadgen.conftest import PENSTOCK, ROOT, penstock_load, run_here, serving, told
 
 
@@ -132,7 +132,7 @@ def test_something_else_than_an_endpoint_is_named():
 def test_names_in_a_page_are_text():
     page = Page("<b>")
     page.heading("</script><script>alert(1)")
-    page.table([["<i>"], ["&"]])
+    page.table(["<i>"], [["&"]])
     page.figure({"data": [{"name": "</script>"}], "layout": {}})
     html = page.html()
     assert "<script>alert" not in html

@@ -69,11 +69,15 @@ def status(
     json: Json = False,
 ) -> None:
     """Who has which device, which groups serve what, the queue, attainment."""
-    from serving.controller.status import status_text, watch_status
-
     if watch:
-        watch_status(lambda: ask_admin(url, "/admin/status"))
+        if json:
+            raise InputError("--watch and --json: give one of the two")
+        from serving.controller.watch import watch_status
+
+        watch_status(lambda: ask_admin(url, "/dashboard/snapshot"))
         return
+    from serving.controller.status import status_text
+
     found = ask_admin(url, "/admin/status")
     typer.echo(_encoded(found) if json else status_text(found))
 

@@ -60,8 +60,10 @@ class Viewers:
         self._wake()
 
     async def snapshot(self, call: Call) -> None:
-        """Everything, once."""
-        await call.answer(self._encode(await self._all()))
+        """What is so and what happened, once; the models' past figures come with the stream alone."""
+        told = await self._all()
+        del told["bins"]
+        await call.answer(self._encode(told))
 
     async def stream(self, call: Call) -> None:
         await call.body()  # a client that goes is seen from here on

@@ -92,7 +92,7 @@ def test_the_page_shows_what_metrics_say(small, fresh):
     look(fresh, small.url)
     assert fresh.texts("#device-names li") == ["local/0g0", "local/1g1"]
     assert ask(small, "small-0", 12) == [200] * 12
-    refused = ask(small, "small-0", 3, **{"x-slo-ms": "1"})
+    refused = ask(small, "small-0", 3, **{"x-slo-ms": "20"})
     assert set(refused) == {429}
 
     def is_true():
@@ -106,7 +106,7 @@ def test_the_page_shows_what_metrics_say(small, fresh):
     assert fresh.text(f"{row} td").startswith(f"{math.floor(attainment * 1000) / 10:.1f}%")
     assert "3 refused" in fresh.text(row)
     assert "small-0 misses its goal" in fresh.text("#troubles")
-    assert "cannot answer within 0.001 s" in fresh.text("#troubles")
+    assert "cannot answer within" in fresh.text("#troubles")
     fresh.click("#model-refusals")
     assert len(fresh.texts("#dialog tbody tr")) == 3
     fresh.resize(390, 844)
@@ -254,7 +254,7 @@ def test_nothing_serious_for_those_who_cannot_see_or_point(small, fresh, axe, sc
     fresh.prefer(scheme)
     fresh.resize(width, 900)
     look(fresh, small.url)
-    ask(small, "small-0", 4, **{"x-slo-ms": "1"})
+    ask(small, "small-0", 4, **{"x-slo-ms": "20"})
     fresh.wait(lambda: "misses" in fresh.text("#troubles"))
     fresh.driver.execute_script(axe)
     assert serious(fresh) == []

@@ -1,5 +1,6 @@
 """What the dashboard and the terminal show of a controller over emulated workers."""
 
+import io
 import time
 from dataclasses import replace
 
@@ -159,7 +160,7 @@ def test_the_terminal_shows_the_same():
             snapshot = recorder.history() | {"now": recorder.view() | {"jobs": [JOB]}}
             return msgspec.json.decode(msgspec.json.encode(snapshot))
 
-    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=140, record=True, file=io.StringIO())
     console.print(on_terminal(run(work())))
     shown = console.export_text()
     for words in (

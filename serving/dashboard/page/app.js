@@ -99,4 +99,5 @@ byId("theme").addEventListener("change", event => theme(event.target.value));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(byId("theme").value));
 addEventListener("resize", () => history.now && timeline.update(history));
 takeKey();
+addEventListener("hashchange", () => { if (takeKey()) location.reload(); });  // the link was opened where the page was
 follow({ event: onEvent, locked, state: (text, isLive) => { setText(byId("connection"), text); byId("connection").classList.toggle("live", isLive); } });

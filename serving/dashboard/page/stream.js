@@ -2,13 +2,14 @@
 
 const KEY = "penstock-key";
 
-/** A key in the link's fragment is kept for this tab and taken out of the address. */
+/** A key in the link's fragment is kept for this tab and taken out of the address; whether there was one. */
 export function takeKey() {
   const found = new URLSearchParams(location.hash.slice(1)).get("key");
   if (found) {
     sessionStorage.setItem(KEY, found);
     history.replaceState(null, "", location.pathname);
   }
+  return Boolean(found);
 }
 
 export const hasKey = () => Boolean(sessionStorage.getItem(KEY));

@@ -2,10 +2,11 @@
 import { byId, list, make, table } from "./dom.js";
 import { clock, percent, seconds } from "./format.js";
 
+export const KEEP = "keep";
 const dialog = byId("dialog");
 byId("dialog-close").addEventListener("click", () => dialog.close());
 
-/** `act`: {text, run} of a button that does something; `run` closes the dialog by returning. */
+/** `act`: {text, run} of a button that does something; when `run` returns the dialog closes, unless it says `KEEP`. */
 export function show(title, parts, act = null) {
   byId("dialog-title").textContent = title;
   byId("dialog-body").replaceChildren(...parts);
@@ -16,7 +17,7 @@ export function show(title, parts, act = null) {
     button.disabled = false;
     button.onclick = async () => {
       button.disabled = true;
-      try { await act.run(); dialog.close(); } catch (error) {
+      try { if (await act.run() !== KEEP) dialog.close(); } catch (error) {
         byId("dialog-body").append(make("p", { role: "alert", text: error.message }));
         button.disabled = false;
       }

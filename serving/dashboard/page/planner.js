@@ -1,7 +1,7 @@
 // What the planner would change, what that would bring, and the button that does it.
 import { byId, make, setText, table } from "./dom.js";
 import { clock, percent } from "./format.js";
-import { show } from "./dialog.js";
+import { KEEP, show } from "./dialog.js";
 import { ask, hasKey, setKey } from "./stream.js";
 
 let known = null, shown = "";
@@ -17,7 +17,7 @@ byId("apply").addEventListener("click", () => {
     if (!suggested) throw new Error("the planner has taken its suggestion back meanwhile");
     await ask("/admin/plan", "PUT", { version: 1, ...suggested.plan });
     return "The plan is in force.";
-  }, true) });
+  }) });
 });
 byId("explain-plan").addEventListener("click", async () => {
   const found = await ask("/dashboard/explain/plan"), expected = found.predicted;
@@ -59,24 +59,25 @@ function steps(found) {
     one.group || "new", one.devices.join(" "), one.shape, one.adds.join(", "), one.drops.join(", ")]));
 }
 
-/** Does something that needs the admin key, and says how it went; `rethrow` where a dialog tells what went wrong. */
-async function act(doing, work, rethrow = false) {
+/** Does something that needs the admin key, and says how it went; asks for the key where it is needed, and tries again. */
+async function act(doing, work) {
   const say = byId("planner-result"), buttons = [byId("ask-planner"), byId("apply")];
   say.textContent = doing;
   buttons.forEach(one => { one.disabled = true; });
   try { say.textContent = await work(); } catch (error) {
-    if (error.status === 401 || error.status === 403) { say.textContent = "The admin key is needed."; if (!rethrow) askKey(error); }
-    else say.textContent = `Not done: ${error.message}`;
-    if (rethrow) throw error.status === 401 || error.status === 403 ? new Error(needed()) : error;
+    if (error.status !== 401 && error.status !== 403) { say.textContent = `Not done: ${error.message}`; return null; }
+    say.textContent = "The admin key is needed.";
+    askKey(() => act(doing, work));
+    return KEEP;
   } finally { buttons.forEach(one => { one.disabled = false; }); }
+  return null;
 }
 
-const needed = () => hasKey() ? "This key is not the admin key; `penstock dashboard` prints a link with the right one."
-  : "This needs the admin key: close this, press Ask the planner now, and give it; or open the link that `penstock dashboard` prints.";
-
-function askKey() {
+function askKey(again) {
   const input = make("input", { type: "password", autocomplete: "off", id: "act-key" });
+  const wrong = hasKey() ? [make("p", { role: "alert", text: "The key that this page has is not the admin key." })] : [];
   show("Admin key", [make("p", {}, "What changes the server needs its admin key. ", make("code", { text: "penstock dashboard" }),
-    " on the server's machine prints a link that carries it."), make("label", { for: "act-key" }, "Key "), input],
-  { text: "Use this key", run: async () => { setKey(input.value.trim()); byId("planner-result").textContent = "Try again now."; } });
+    " on the server's machine prints a link that carries it."), ...wrong, make("label", { for: "act-key" }, "Key "), input],
+  { text: "Use this key", run: () => { setKey(input.value.trim()); return again(); } });
+  input.focus();
 }

@@ -13,19 +13,24 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from placement.errors import InputError
+
 REFRESH_S = 1.0
 MOST_DEVICES, MOST_MODELS, MOST_JOBS, MOST_MARKS = 24, 24, 8, 6
 STYLES = {"group": "bold blue", "job": "bold green", "idle": "dim", "dead": "bold red"}
 
 
 def watch_status(ask: Callable[[], dict[str, Any]]) -> None:
-    """Until interrupted; `ask` brings the dashboard's snapshot."""
+    """Until interrupted; `ask` brings the dashboard's snapshot. A server that goes is waited for."""
     from rich.live import Live
 
     with Live(glance(ask()), refresh_per_second=4, screen=True) as live:
         while True:
             time.sleep(REFRESH_S)
-            live.update(glance(ask()))
+            try:
+                live.update(glance(ask()))
+            except InputError as error:
+                live.update(Text(f"{error}; trying again", "red"))
 
 
 def glance(snapshot: dict[str, Any]) -> RenderableType:
@@ -65,7 +70,7 @@ def _trouble(one: dict[str, Any]) -> RenderableType:
 
 
 def _devices(now: dict[str, Any]) -> RenderableType:
-    table = Table("device", "who has it", "since", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = _table("device", "who has it", "since")
     for one in now["devices"][:MOST_DEVICES]:
         words = {"group": "group {}", "job": "job {}", "idle": "idle", "dead": "group {}, dead"}[one["kind"]]
         lent = f" (of {one['lent_by']})" if one["lent_by"] and one["kind"] != "group" else ""
@@ -75,21 +80,7 @@ def _devices(now: dict[str, Any]) -> RenderableType:
 
 
 def _models(now: dict[str, Any]) -> RenderableType:
-    titles = (
-        "model",
-        "in time",
-        "wanted",
-        "req/s",
-        "CV",
-        "TTFT p99",
-        "TPOT p99",
-        "p50",
-        "p99",
-        "wait",
-        "run",
-        "not served",
-    )
-    table = Table(*titles, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = _table("model", "in time", "req/s", "CV", "TTFT p99", "TPOT p99", "p99", "wait+run", "not served")
     worst_first = sorted(now["models"], key=lambda one: 2.0 if one["in_time"] is None else one["in_time"])
     shown = {one["name"] for one in worst_first[:MOST_MODELS]}
     for one in now["models"]:
@@ -99,13 +90,13 @@ def _models(now: dict[str, Any]) -> RenderableType:
         style = "" if share is None else "green" if share >= one["target"] else "bold red"
         table.add_row(
             one["name"],
-            Text("cannot be served" if one["reason"] else "-" if share is None else f"{share:.1%}", style),
-            f"{one['target']:.1%}",
+            Text(
+                "cannot be served" if one["reason"] else "-" if share is None else _judged(share, one["target"]), style
+            ),
             f"{one['rate']:.3g}",
             "-" if one["cv"] is None else f"{one['cv']:.2g}",
-            *(_seconds(one[name][place]) for name, place in (("ttft", 2), ("tpot", 2), ("latency", 0), ("latency", 2))),
-            str(one["waiting"]),
-            str(one["running"]),
+            *(_seconds(one[name][2]) for name in ("ttft", "tpot", "latency")),
+            f"{one['waiting']}+{one['running']}",
             ", ".join(f"{count} {reason}" for reason, count in one["refusals"].items()) or "-",
         )
     return Group(table, *_more(len(now["models"]) - MOST_MODELS, "models"))
@@ -118,7 +109,7 @@ def _loans(now: dict[str, Any]) -> RenderableType:
 
 
 def _jobs(now: dict[str, Any]) -> RenderableType:
-    table = Table("job", "state", "devices", "progress", "loss", "done by", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = _table("job", "state", "devices", "progress", "loss", "done by")
     for one in now["jobs"][:MOST_JOBS]:
         share = "-" if one["share"] is None else f"{one['share']:.0%}"
         step = f" (step {one['step'] or 0} of {one['steps']})" if one["steps"] else ""
@@ -135,6 +126,17 @@ def _marks(marks: list[dict[str, Any]]) -> RenderableType:
         for one in marks[-MOST_MARKS:]
     ]
     return Panel(Group(*reversed(lines)), title="what happened", title_align="left", box=box.SIMPLE)
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in titles:
+        table.add_column(title, no_wrap=True)
+    return table
+
+
+def _judged(share: float, target: float) -> str:
+    return f"{share:.1%} {'<' if share < target else '>='} {target:.0%}"
 
 
 def _why(facts: dict[str, Any]) -> str:

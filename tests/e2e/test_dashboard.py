@@ -1,5 +1,6 @@
 """The dashboard in a real browser, over a real server."""
 
+import json
 import math
 import os
 import re
@@ -18,11 +19,14 @@ import pytest
 
 from benchmarks.harness.browser import browser, why_no_browser
 from benchmarks.harness.dashboard_world import pool_plan, pool_world
+from benchmarks.harness.server import write_config as write_server_config
+from benchmarks.harness.server import write_plan as write_groups
 from placement.capacity import Rung, with_rungs
 from placement.cli.admin import ask_admin
+from placement.files import write_json
 from placement.plan import Group, Plan, write_plan
 from serving.cli import run
-from tests.e2e.server import CACHE_BYTES, Server, write_config
+from tests.e2e.server import CACHE_BYTES, Server, profiles, write_config
 from training.queue import open_store
 from training.queue.submission import Submission
 
@@ -189,6 +193,30 @@ def test_a_suggested_plan_is_applied_and_a_restart_survived(tmp_path, fresh, mon
         fresh.wait(lambda: fresh.text("#connection") == "live", 30, "it did not reconnect")
         fresh.wait(lambda: fresh.texts("#happened li button").count("Plan started") == 1)
         assert len(fresh.texts("#models-table tbody tr")) == 2
+
+
+@pytest.mark.long
+def test_experts_and_their_replicas_are_a_heat_map(tiny_models, tmp_path, fresh):
+    write_json(tmp_path / "profiles.json", {"moe": profiles()["chat"]})
+    places = [[[*range(9)], [*range(8, 16)]]] * 2  # expert 8 has two replicas in both layers
+    (tmp_path / "places.json").write_text(json.dumps({"placement": places}))
+    group = {"devices": ["local/0", "local/1"], "tp": 2, "pp": 1, "models": ["moe"], "kv_bytes": {"moe": CACHE_BYTES}}
+    write_groups(tmp_path / "plan.json", [group | {"experts": {"moe": "places.json"}}])
+    models = [{"name": "moe", "path": str(tiny_models / "moe-chat"), "slo": {"ttft": "20s", "tpot": "10s"}}]
+    experts = {"mode": "suggest", "every": "300ms", "tokens": 100}
+    config = write_server_config(tmp_path / "config.yaml", 2, models, profiles="profiles.json", experts=experts)
+    with Server(config) as server:
+        look(fresh, server.url)
+        for _ in range(4):
+            body = {"model": "moe", "prompt": "def main(", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+            assert server.ask("/v1/completions", body)[0] == 200
+        fresh.wait(lambda: fresh.text("#expert-maps h3") == "moe on g0", 40, "no heat map")
+        fresh.run("document.getElementById('experts').scrollIntoView()")
+        fresh.wait(lambda: len(fresh.texts("#expert-maps .js-plotly-plot")) == 2)
+        load, replicas = fresh.run("[...document.querySelectorAll('#expert-maps .plot')].map(one => one.data[0].z)")
+        assert replicas == [[1] * 8 + [2] + [1] * 7] * 2
+        assert [round(sum(layer) / 16, 1) for layer in load] == [1.0, 1.0]
+        assert fresh.complaints() == []
 
 
 @pytest.mark.long

@@ -80,7 +80,7 @@ def _devices(now: dict[str, Any]) -> RenderableType:
 
 
 def _models(now: dict[str, Any]) -> RenderableType:
-    table = _table("model", "in time", "req/s", "CV", "TTFT p99", "TPOT p99", "p99", "wait+run", "not served")
+    table = _table("model", "in time", "req/s", "CV", "TTFT", "TPOT", "end", "open", "not served")
     worst_first = sorted(now["models"], key=lambda one: 2.0 if one["in_time"] is None else one["in_time"])
     shown = {one["name"] for one in worst_first[:MOST_MODELS]}
     for one in now["models"]:
@@ -99,7 +99,8 @@ def _models(now: dict[str, Any]) -> RenderableType:
             f"{one['waiting']}+{one['running']}",
             ", ".join(f"{count} {reason}" for reason, count in one["refusals"].items()) or "-",
         )
-    return Group(table, *_more(len(now["models"]) - MOST_MODELS, "models"))
+    told = Text("of the last minute; times are p99s, open is waiting+running", "dim")
+    return Group(table, told, *_more(len(now["models"]) - MOST_MODELS, "models"))
 
 
 def _loans(now: dict[str, Any]) -> RenderableType:

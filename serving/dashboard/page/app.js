@@ -47,7 +47,7 @@ function glance(now) {
     }
     setText(element.children[0], one.in_time === null ? `${one.model} cannot be served.`
       : `${one.model} misses its goal: ${percent(one.in_time)} in time in the last minute, ${percent(one.target)} wanted.`);
-    keep(element.children[2], one.why, why => why.replace(/[\d.]+/g, "#"), () => make("li"), (item, why) => setText(item, why));
+    keep(element.children[2], one.why.map((why, place) => [place, why]), ([place]) => place, () => make("li"), (item, [, why]) => setText(item, why));
   });
   const held = kind => now.devices.filter(one => one.kind === kind).length;
   const ended = now.models.reduce((sum, one) => sum + one.ended, 0);

@@ -156,7 +156,9 @@ function happened(history) {
   const kind = kindChosen.value, shown = history.marks.filter(mark => !kind || mark.kind === kind).slice(-MOST_HAPPENED);
   const loans = history.marks.filter(mark => mark.at > history.now.at - 600 && mark.kind === "loan");
   const lent = loans.filter(mark => mark.title.endsWith(" lent")), back = loans.filter(mark => mark.title.endsWith(" back"));
-  setText(byId("lent-summary"), lent.length + back.length ? `In the last ten minutes: ${count(lent.length, "loan")}, ${count(back.length, "return")}.`
+  const which = [...new Set(lent.flatMap(mark => mark.facts.devices))].sort().join(", ");
+  setText(byId("lent-summary"), lent.length + back.length
+    ? `In the last ten minutes: ${count(lent.length, "loan")}${which && ` (${which})`}, ${count(back.length, "return")}.`
     : "In the last ten minutes nothing was lent or taken back.");
   const state = `${kind} ${shown.length} ${shown.at(-1)?.at} ${shown[0]?.at}`;
   if (state === happenedShown) return;

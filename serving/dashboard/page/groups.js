@@ -29,7 +29,7 @@ function nodeCard(now, node, place, open) {
   return make("div", { class: "node" },
     make("h3", { text: `${node.name}: ${count(devices.length, "device")} (${node.kind}, ${bytes(node.memory)} each)` }),
     make("div", { class: "inside" }, ...groups.map(group => groupCard(now, group, names, open.has(group.name))),
-      ...(free.length ? [make("div", { class: "group" }, make("p", { text: "In no group" }), make("div", { class: "stages" }, ...free.map(chip)))] : [])));
+      ...(free.length ? [make("div", { class: "group" }, make("p", { text: "In no group" }), make("div", { class: "stages" }, ...free.map(one => chip(one))))] : [])));
 }
 
 /** What of a group is on a node: of one that spans several, the devices `here`. */

@@ -63,7 +63,7 @@ def explain_plan(controller: Controller) -> dict[str, Any]:
 
 
 def explain_moves(controller: Controller) -> dict[str, Any]:
-    return {"moves": [event_view(event) for event in controller.journal.events()]}
+    return {"moves": [_event(event) for event in controller.journal.events()]}
 
 
 def explain_refusals(controller: Controller) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def busy_s(runner: GroupRunner) -> float:
     return 0.0 if runner.group is None else sum(state.busy_s for state in runner.group.states.values())
 
 
-def event_view(event: Event) -> dict[str, Any]:
+def _event(event: Event) -> dict[str, Any]:
     return {"at": event.at, event.subject: event.name, "what": event.what} | event.facts
 
 

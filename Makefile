@@ -2,17 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: up test test-long check format clean
+.PHONY: up test test-long browser check format clean
 
 up: .venv/.ready
 	$(BIN)/penstock up
 
-test: .venv/.ready check
+test: .venv/.ready browser check
 	$(BIN)/python -m pytest
 
-test-long: .venv/.ready
+test-long: .venv/.ready browser
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]' || true  # else skipped
 	$(BIN)/python -m pytest -m long
+
+# What shows pages to the tests; where it cannot be had they are skipped, and say so.
+browser:
+	@sh tests/e2e/get_browser.sh
 
 check: .venv/.ready
 	$(BIN)/ruff format --check .

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,10 +60,11 @@ def load(
     seed: Annotated[int, typer.Option(min=0, help="Same seed: same requests at the same times.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page with plots.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write the plots as a picture.")] = None,
     requests: Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Write a row a request.")] = None,
 ) -> None:
     """Send open-loop traffic to an endpoint and judge the answers."""
-    for option, path in (("--report", report), ("--requests", requests)):
+    for option, path in (("--report", report), ("--png", png), ("--requests", requests)):
         if path is not None and not path.absolute().parent.is_dir():
             raise TrafficError(f"{option} {path}: its folder does not exist; make it first")
     if more_goals and not goodput:
@@ -112,10 +111,15 @@ def load(
     _tell(outcome, found, json)
     if requests is not None:
         outcome.columns.write(requests)
-    if report is not None:
-        from loadgen.report.html_report import write_report
+    if report is not None or png is not None:
+        from loadgen.report.html_report import make_report, write_file
+        from reports import command_line
 
-        write_report(report, outcome, found, shlex.join(["penstock", *sys.argv[1:]]))
+        page = make_report(outcome, found, command_line())
+        if report is not None:
+            write_file(report, page.html().encode())
+        if png is not None:
+            write_file(png, page.png())
     if outcome.interrupted:
         raise typer.Exit(INTERRUPTED)
     if not outcome.summary.valid and found is None:

@@ -91,8 +91,9 @@ def replicate(
         write_json(out, {"placement": outcome.placement.lists(), **summary})
     if report is not None:
         from moe.report import write_report
+        from reports import command_line
 
-        write_report(report, task, outcome, policy)
+        write_report(report, task, outcome, policy, command_line())
     if json:
         from placement.files import encode_json
 

@@ -22,6 +22,7 @@ Out = Annotated[
 ]
 Loads = Annotated[Path | None, typer.Option(metavar="FILE.npz", help="Write loads for `penstock moe replicate`.")]
 Report = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page to look at.")]
+Png = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write its heat maps as a picture.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -32,12 +33,13 @@ def make_profile_command(open_model: OpenModel) -> Callable[..., None]:
         out: Out = None,
         loads: Loads = None,
         report: Report = None,
+        png: Png = None,
         json: Json = False,
     ) -> None:
         """Learn which experts a model's tokens choose, and say how well that foretells others."""
         from placement.cli.input import check_outputs
 
-        check_outputs({"--out": out, "--loads": loads, "--report": report})
+        check_outputs({"--out": out, "--loads": loads, "--report": report, "--png": png})
 
         from rich.console import Console
         from rich.progress import track
@@ -56,10 +58,11 @@ def make_profile_command(open_model: OpenModel) -> Callable[..., None]:
         summary: dict[str, Any] = {"model": str(model), "profile": str(target), **found.summary()}
         if loads is not None:
             write_loads(loads, found.history)
-        if report is not None:
+        if report is not None or png is not None:
             from moe.profile_report import write_profile_report
+            from reports import command_line
 
-            write_profile_report(report, str(model), found)
+            write_profile_report(report, png, str(model), prompts, found, command_line())
         if json:
             from placement.files import encode_json
 

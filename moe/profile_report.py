@@ -8,11 +8,24 @@ import numpy as np
 
 from moe.profile import RouteProfile
 from moe.report import MOST_CELLS, heat, height
-from placement.report.page import Page
+from placement.files import replace_file
+from reports import Page
 
 
-def write_profile_report(path: Path, model: str, found: RouteProfile) -> None:
-    """One page, nothing outside it needed."""
+def write_profile_report(
+    path: Path | None, png: Path | None, model: str, prompts: Path, found: RouteProfile, command: str
+) -> None:
+    """One page, nothing outside it needed, and its heat maps as a picture."""
+    page = _page(model, found)
+    facts = [("model", model), ("prompts", prompts), ("number of prompts", found.prompts)]
+    page.made_by(command, [*facts, ("tokens", found.paths.marginal.tokens)])
+    if path is not None:
+        replace_file(path, page.html().encode())
+    if png is not None:
+        replace_file(png, page.png())
+
+
+def _page(model: str, found: RouteProfile) -> Page:
     choices, summary = found.paths.marginal.choices, found.summary()
     layers, experts = choices.shape
     held_out = summary["held_out"]
@@ -48,4 +61,4 @@ def write_profile_report(path: Path, model: str, found: RouteProfile) -> None:
             for row in summary["layers"]
         ],
     )
-    page.write(path)
+    return page

@@ -12,13 +12,14 @@ from moe.expert_placement import ExpertPlacement
 from moe.replicate import Replication
 from moe.replication import Static, Task
 from moe.split import Splitter
-from placement.report.page import Figure, Page
+from placement.files import replace_file
+from reports import Figure, Page
 
 MOST_CELLS = 200_000
 _MARGIN = {"l": 70, "r": 20, "t": 20, "b": 50}
 
 
-def write_report(path: Path, task: Task, outcome: Replication, policy: str) -> None:
+def write_report(path: Path, task: Task, outcome: Replication, policy: str, command: str) -> None:
     """One page, nothing outside it needed."""
     layers, experts = task.load.shape
     summary = outcome.summary()
@@ -45,7 +46,9 @@ def write_report(path: Path, task: Task, outcome: Replication, policy: str) -> N
         page.figure(heat(_device_loads(task, placement), "device"), height(layers))
     page.heading("All figures")
     page.table(["figure", "value"], list(summary.items()))
-    page.write(path)
+    pool = [("devices", task.pool.devices), ("slots of a layer", task.pool.total), ("policy", policy)]
+    page.made_by(command, [("layers", layers), ("experts", experts), *pool])
+    replace_file(path, page.html().encode())
 
 
 def _device_loads(task: Task, placement: ExpertPlacement) -> Floats:

@@ -20,6 +20,7 @@ RATIOS = {
     "max_rate": "cases",
     "generation": "ratio",
     "attention": "ratio_to_sdpa",
+    "dashboard": "ratio",
     "engine": "ratio",
     "collectives": "ratio_to_gloo",
     "int8": "ratio",

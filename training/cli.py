@@ -63,12 +63,13 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="Of everything drawn at random.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write one row a job.")] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page to look at.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Write its figures as a picture.")] = None,
     json: Json = False,
 ) -> None:
     """Run a queue of training jobs on simulated time."""
     from placement.cli.input import check_outputs
 
-    check_outputs({"--out": out, "--report": report})
+    check_outputs({"--out": out, "--report": report, "--png": png})
 
     from training.demand import read_demand
     from training.estimates import with_error
@@ -91,10 +92,13 @@ def simulate(
         from training.outcome_file import write_jobs
 
         write_jobs(out, outcome)
-    if report is not None:
+    if report is not None or png is not None:
+        from reports import command_line
         from training.report import write_report
 
-        write_report(report, outcome)
+        inputs = [("jobs", jobs), ("devices", len(fleet.cluster.devices)), ("policy", policy), ("seed", seed)]
+        inputs += [(f"option {name}", value) for name, value in options.items()]
+        write_report(report, png, outcome, command_line(), inputs)
     summary = outcome.summary()
     if json:
         import msgspec

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from placement.report.page import Figure, Page, percent, seconds
+from placement.files import replace_file
+from reports import COLOURS, Figure, Page, percent, seconds
 from training.arrays import Floats
 from training.outcome import Outcome
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#999999")
 POINTS = 400
 MOST_JOBS = 120
 """Rows of the Gantt chart."""
 _MARGIN = {"l": 70, "r": 20, "t": 20, "b": 50}
 
 
-def write_report(path: Path, outcome: Outcome) -> None:
-    """One page, nothing outside it needed."""
+def write_report(
+    path: Path | None, png: Path | None, outcome: Outcome, command: str, inputs: Sequence[tuple[str, object]]
+) -> None:
+    """One page, nothing outside it needed, and its figures as a picture."""
+    page = _page(outcome, command, inputs)
+    if path is not None:
+        replace_file(path, page.html().encode())
+    if png is not None:
+        replace_file(png, page.png())
+
+
+def _page(outcome: Outcome, command: str, inputs: Sequence[tuple[str, object]]) -> Page:
     summary = outcome.summary()
     page = Page(f"{summary['jobs']} jobs under {outcome.policy}")
     page.facts(
@@ -40,7 +51,8 @@ def write_report(path: Path, outcome: Outcome) -> None:
     page.figure(_gantt(outcome), height=120 + 8 * min(len(outcome.ids), MOST_JOBS))
     page.heading("All figures")
     page.table(["figure", "value"], [[name, "" if value is None else value] for name, value in summary.items()])
-    page.write(path)
+    page.made_by(command, inputs)
+    return page
 
 
 def _distribution(columns: dict[str, Floats]) -> Figure:

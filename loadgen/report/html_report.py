@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.client.run import Outcome
+from loadgen.errors import TrafficError
 from loadgen.max_rate import MaxRate
 from loadgen.report import plots
-from loadgen.report.page import Page
 from loadgen.report.text import part_rows, percent, spread_rows
+from reports import Page
 
 
-def write_report(path: Path, outcome: Outcome, found: MaxRate | None, command: str) -> None:
+def make_report(outcome: Outcome, found: MaxRate | None, command: str) -> Page:
     """`outcome`: of the test, or of the last one at the largest rate held."""
     summary, demand, columns = outcome.summary, outcome.demand, outcome.columns
     page = Page(f"Load on {summary.url}")
@@ -32,7 +34,7 @@ def write_report(path: Path, outcome: Outcome, found: MaxRate | None, command: s
         page.heading("Largest rate held", f"At {percent(found.at)}: {said}; limited by the {found.limited_by}.")
         page.figure(plots.share_of_probes(found.probes, found.at))
     page.heading("Times", "Counted from when a request was due, not from when it was sent.")
-    page.table(spread_rows(summary))
+    _table(page, spread_rows(summary))
     page.heading("Latency over time", "Of answered requests, by when they were due.")
     page.figure(plots.latency_over_time(columns, demand))
     page.heading("What became of requests")
@@ -41,14 +43,38 @@ def write_report(path: Path, outcome: Outcome, found: MaxRate | None, command: s
         page.heading("Attainment by rate and cv")
         page.figure(plots.attainment_by_rate(summary.stages))
         stages = [(f"rate {part.asked.rate:g}, cv {part.asked.cv}", part) for part in summary.stages]
-        page.table(part_rows("stage", stages))
+        _table(page, part_rows("stage", stages))
     page.heading("Models")
-    page.table(part_rows("model", summary.models.items()))
+    _table(page, part_rows("model", summary.models.items()))
     page.figure(plots.spread_by_model(columns, demand))
     reasons = [*summary.refusals.items(), *summary.failures.items()]
     if reasons:
         page.heading("Why requests were not answered")
-        page.table([["reason", "requests"], *([reason, str(count)] for reason, count in reasons)])
-    page.heading("How this was made")
-    page.command(command)
-    page.write(path)
+        page.table(["reason", "requests"], reasons)
+    page.made_by(command, _inputs(outcome))
+    return page
+
+
+def write_file(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise TrafficError(f"{path}: cannot be written ({error.strerror}); give another path") from None
+
+
+def _table(page: Page, rows: Sequence[Sequence[str]]) -> None:
+    """The first row is the header."""
+    page.table(rows[0], rows[1:])
+
+
+def _inputs(outcome: Outcome) -> list[tuple[str, object]]:
+    summary, demand = outcome.summary, outcome.demand
+    return [
+        ("server", summary.url),
+        ("requests", summary.requests),
+        ("duration", f"{demand.duration_s:g} s"),
+        ("rate asked", f"{summary.asked.rate:g} per second"),
+        ("cv asked", summary.asked.cv),
+        ("seed", summary.seed),
+        *((f"goal of {model}", goal) for model, goal in summary.slo.items()),
+    ]

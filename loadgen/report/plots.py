@@ -9,12 +9,10 @@ import numpy as np
 
 from loadgen.demand import Demand
 from loadgen.max_rate import Probe
-from loadgen.report.page import Figure, escaped
 from loadgen.results.columns import Columns, Floats
 from loadgen.results.figures import Part
+from reports import COLOURS, Figure, escaped
 
-# Okabe and Ito's colours, which the colour-blind can tell apart.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#999999")
 _BINS = 120
 _MOST_POINTS = 4000
 

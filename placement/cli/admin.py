@@ -30,7 +30,7 @@ def ask_admin(url: str, path: str, body: bytes | None = None, method: str | None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"{url!r} is not the address of a server; give one such as {URL}")
     headers = {"content-type": "application/json"}
-    key = _key(parts)
+    key = admin_key(parts)
     if key:
         headers["authorization"] = f"Bearer {key}"
     request = urllib.request.Request(
@@ -46,7 +46,8 @@ def ask_admin(url: str, path: str, body: bytes | None = None, method: str | None
         raise InputError(f"{url}: no Penstock answers there: {getattr(reason, 'strerror', None) or reason}") from error
 
 
-def _key(parts: urllib.parse.SplitResult) -> str:
+def admin_key(parts: urllib.parse.SplitResult) -> str:
+    """The operator's, or the one that a server on this machine made for itself; nothing where neither is known."""
     given = os.environ.get(KEY_VARIABLE)
     if given:
         return given

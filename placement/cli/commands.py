@@ -6,7 +6,6 @@ Heavy imports stand in the functions: --help needs none of them.
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -133,8 +132,9 @@ def plan(
     outcome = serve(read, found, rule=rule, max_batch=max_batch)
     if report is not None:
         from placement.report import write_plan_report
+        from reports import command_line
 
-        write_plan_report(report, read, found, outcome, _command())
+        write_plan_report(report, read, found, outcome, command_line())
     explanation = None
     if explain:
         from placement.explain import explain as explain_plan
@@ -251,8 +251,9 @@ def compare(
         )
     if report is not None:
         from placement.report import write_comparison_report
+        from reports import command_line
 
-        write_comparison_report(report, comparison, _command())
+        write_comparison_report(report, comparison, command_line())
     if png is not None:
         from placement.report import write_comparison_png
 
@@ -334,7 +335,3 @@ def _print_json(value: dict[str, Any]) -> None:
     import msgspec
 
     typer.echo(msgspec.json.encode(value).decode())
-
-
-def _command() -> str:
-    return shlex.join(["penstock", *sys.argv[1:]])

@@ -5,14 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from placement.comparison import BOUND, MORE_IS_HARDER, Comparison
+from placement.files import replace_file
 from placement.report.figures import attainment_curves
-from placement.report.page import Page, percent
+from reports import Page, percent
 
 TITLES = {"rate": "Rate", "cv": "Burstiness", "slo_scale": "Tightness of the SLO", "devices": "Devices"}
 
 
 def write_comparison_report(path: Path, comparison: Comparison, command: str) -> None:
     """One page, nothing outside it needed. `command` is what the user typed to get it."""
+    replace_file(path, _page(comparison, command).html().encode())
+
+
+def write_comparison_png(path: Path, comparison: Comparison) -> None:
+    """The curves, for places that show no HTML: dotted lines are shortest-queue."""
+    replace_file(path, _page(comparison, "").png())
+
+
+def _page(comparison: Comparison, command: str) -> Page:
     page = Page("Policies compared")
     best = comparison.best
     page.facts(
@@ -44,8 +54,5 @@ def write_comparison_report(path: Path, comparison: Comparison, command: str) ->
         page.heading("Notes")
         for note in comparison.notes:
             page.paragraph(note)
-    page.heading("How this was made")
-    page.command(command)
-    page.heading("Inputs")
-    page.table(["input", "value"], list(comparison.inputs.items()))
-    page.write(path)
+    page.made_by(command, list(comparison.inputs.items()))
+    return page

@@ -10,13 +10,11 @@ from placement.clocks import Floats
 from placement.comparison import BOUND, MEANING, Axis, Comparison
 from placement.dispatch import REASONS, SERVED
 from placement.outcome import Outcome
-from placement.report.page import Figure, escaped, shortened
+from reports import COLOURS, Figure, escaped, shortened
 
 BINS = 120
 MOST_MODELS = 60
 LABEL = 24
-# Okabe and Ito's colours, which the colour-blind can tell apart; readable on white and on black.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#999999")
 POLICY_COLOURS = dict(zip(("penstock", "alpaserve", "replication", "round-robin", BOUND), COLOURS, strict=False))
 LEAST_MISSED = 1e-4
 """So few missed are drawn as none."""

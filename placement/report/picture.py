@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from placement.cluster import Cluster
 from placement.plan import Group, Plan
-from placement.report.page import escaped, shortened
+from reports import escaped, shortened
 
 TILE, TILE_HEIGHT, GAP, MARGIN, TITLE, LINE = 92, 46, 6, 10, 24, 15
 LETTER = 6.1

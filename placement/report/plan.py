@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from placement.files import replace_file
 from placement.outcome import Outcome
 from placement.plan import Plan
 from placement.problem import Problem, Slo
 from placement.report.figures import MOST_MODELS, latencies, requests_over_time, utilisation
-from placement.report.page import Page, percent, seconds
 from placement.report.picture import plan_picture
+from reports import Page, percent, seconds
 
 
 def write_plan_report(path: Path, problem: Problem, plan: Plan, outcome: Outcome, command: str) -> None:
@@ -43,7 +44,7 @@ def write_plan_report(path: Path, problem: Problem, plan: Plan, outcome: Outcome
     page.figure(requests_over_time(outcome))
     _reasons(page, problem, summary)
     _inputs(page, problem, plan, outcome, command)
-    page.write(path)
+    replace_file(path, page.html().encode())
 
 
 def _groups(page: Page, plan: Plan, summary: dict[str, Any]) -> None:
@@ -100,9 +101,6 @@ def _reasons(page: Page, problem: Problem, summary: dict[str, Any]) -> None:
 
 
 def _inputs(page: Page, problem: Problem, plan: Plan, outcome: Outcome, command: str) -> None:
-    page.heading("How this was made")
-    page.command(command)
-    page.heading("Inputs")
     workload = outcome.workload
     rows: list[tuple[str, object]] = [
         ("nodes", ", ".join(f"{n.name} ({n.devices} x {n.kind})" for n in problem.cluster.nodes)),
@@ -113,7 +111,7 @@ def _inputs(page: Page, problem: Problem, plan: Plan, outcome: Outcome, command:
         ("objective", problem.objective),
         *((f"planner: {name}", _plain(value)) for name, value in plan.planner.items()),
     ]
-    page.table(["input", "value"], rows)
+    page.made_by(command, rows)
 
 
 def _slo(slo: Slo) -> str:

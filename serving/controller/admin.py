@@ -51,6 +51,12 @@ class AdminDesk:
             case "loans":
                 return NO_LOANS if self._lender is None else self._lender.told()
 
+    async def suggest(self) -> Any:
+        """Returns when the planner has looked."""
+        await self._replanner.look()
+        looked = self._replanner.looked
+        return {"suggested": self._replanner.told(), "why": None if looked is None else looked.why}
+
     async def status(self) -> Any:
         told = {"suggested": self._replanner.told() is not None, "experts": explain_experts(self._keeper)["experts"]}
         if self._lender is not None:

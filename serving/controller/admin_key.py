@@ -15,16 +15,19 @@ from pathlib import Path
 from placement.cli.admin import key_file
 from serving.http import Keys, read_keys
 from serving.http.auth import ADMIN_VARIABLE
+from serving.http.guard import LOOPBACK
 
 
-def keys_with_admin(file: str | None, environment: Mapping[str, str]) -> tuple[Keys, str | None]:
-    """The keys, and the admin key if it was made here."""
+def keys_with_admin(file: str | None, environment: Mapping[str, str], host: str) -> tuple[Keys, str | None]:
+    """The keys, and the admin key if it was made here. Where nobody set any, anybody on this machine may look."""
     path = None if file is None else Path(file)
     keys = read_keys(path, environment)
     if keys.has_admin:
         return keys, None
     made = secrets.token_urlsafe(32)
-    return read_keys(path, dict(environment) | {ADMIN_VARIABLE: made}), made
+    keys = read_keys(path, dict(environment) | {ADMIN_VARIABLE: made})
+    keys.may_anybody_look = keys.is_open and host in LOOPBACK
+    return keys, made
 
 
 @contextmanager

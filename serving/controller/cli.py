@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from placement.cli.admin import URL, ask_admin
+from placement.cli.admin import URL, admin_key, ask_admin
 from placement.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ EXPLAINED = ("plan", "refusals", "moves", "experts", "loans")
 
 
 def add_serve_commands(app: typer.Typer) -> None:
-    for command in (up, serve, status, explain):
+    for command in (up, serve, status, explain, dashboard):
         app.command()(command)
 
 
@@ -80,11 +80,15 @@ def status(
     json: Json = False,
 ) -> None:
     """Who has which device, which groups serve what, the queue, attainment."""
-    from serving.controller.status import status_text, watch_status
-
     if watch:
-        watch_status(lambda: ask_admin(url, "/admin/status"))
+        if json:
+            raise InputError("--watch and --json: give one of the two")
+        from serving.controller.watch import watch_status
+
+        watch_status(lambda: ask_admin(url, "/dashboard/snapshot"))
         return
+    from serving.controller.status import status_text
+
     found = ask_admin(url, "/admin/status")
     typer.echo(_encoded(found) if json else status_text(found))
 
@@ -101,6 +105,21 @@ def explain(
 
     found = ask_admin(url, f"/admin/explain/{what}")
     typer.echo(_encoded(found) if json else explain_text(what, found))
+
+
+def dashboard(
+    url: Url = URL,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
+) -> None:
+    """Print the dashboard's address, with the admin key where it is known: whoever opens it may change things."""
+    from urllib.parse import quote, urlsplit
+
+    ask_admin(url, "/livez")
+    key = admin_key(urlsplit(url))
+    link = url.rstrip("/") + "/" + (f"#key={quote(key, safe='')}" if key else "")
+    typer.echo(link)
+    if open_it and typer.launch(link) != 0:
+        raise InputError("no browser was found on this machine; open the address above in one")
 
 
 def _serve(config: Any, plan: Path | None, quick: bool, logs: str, machines: Any = None) -> None:

@@ -68,7 +68,7 @@ def usage_text(url: str, config: ServeConfig) -> str:
     embed = next((name for name, task in tasks.items() if task == "embed"), None)
     has_keys = config.api_keys is not None or bool(os.environ.get(KEYS_VARIABLE))
     key = ' -H "authorization: Bearer $KEY"' if has_keys else ""
-    lines = [f"\nPenstock serves {', '.join(tasks)} at {url}  (API page: {url}/docs)\n"]
+    lines = [f"\nPenstock serves {', '.join(tasks)} at {url}  (dashboard: {url}/  API page: {url}/docs)\n"]
     if chat is not None:
         body = {"model": chat, "messages": [{"role": "user", "content": "What is a list?"}], "max_tokens": 48}
         lines += [f"  curl {url}/v1/chat/completions -H 'content-type: application/json'{key} \\", _data(body), ""]
@@ -86,6 +86,7 @@ def usage_text(url: str, config: ServeConfig) -> str:
         ]
     program = _program()
     lines.append(f"  {program} status --url {url}        (Ctrl-C stops the server)")
+    lines.append(f"  {program} dashboard --url {url}        (a link to the dashboard that may change things too)")
     if config.training is not None:
         lines.append(f"  {program} explain loans --url {url}        (devices that traffic does not need train)")
         lines.append(f"  {program} train list --url {url}")

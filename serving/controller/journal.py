@@ -37,5 +37,14 @@ class Journal:
         tell = self._log.warning if "reason" in facts else self._log.info
         tell(what, **{subject: name}, **facts)
 
+    def after(self, at: float) -> list[Event]:
+        """What came after a time, oldest first."""
+        found = []
+        for event in reversed(self._events):
+            if event.at <= at:
+                break
+            found.append(event)
+        return found[::-1]
+
     def events(self, *subjects: Subject) -> Iterable[Event]:
         return [event for event in self._events if not subjects or event.subject in subjects]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +26,8 @@ class Ledger:
 
     def __init__(self, devices: Iterable[str]) -> None:
         self._owners = dict.fromkeys(devices, IDLE)
+        self.on_move: Callable[[], None] = lambda: None
+        """Called when devices have changed hands."""
 
     @property
     def owners(self) -> Mapping[str, Owner]:
@@ -39,6 +41,7 @@ class Ledger:
         moved = list(devices)
         assert self.can_move(moved, before), f"{moved} are not all of {before}"
         self._owners.update(dict.fromkeys(moved, after))
+        self.on_move()
 
     def keep(self, devices: Iterable[str]) -> None:
         """These are the devices from now on: new ones are idle, and of those that are gone none had an owner."""

@@ -80,6 +80,10 @@ class Lender:
         self._changing = asyncio.Lock()
         controller.before_change = self._settle
 
+    @property
+    def mode(self) -> str:
+        return self._settings.mode
+
     async def run(self) -> None:
         """For ever, or not at all."""
         if self._settings.mode == "off":

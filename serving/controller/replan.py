@@ -58,6 +58,7 @@ class Judged:
 @dataclass(frozen=True)
 class Suggestion:
     plan: Plan
+    instead_of: Plan
     at: float
     """Unix seconds."""
     requests: int
@@ -65,10 +66,35 @@ class Suggestion:
     then: Judged
 
 
+@dataclass(frozen=True)
+class Looked:
+    """What the last look came to."""
+
+    at: float
+    """Unix seconds."""
+    why: str
+
+
 class Replanner:
     def __init__(self, controller: Controller, settings: ReplanConfig) -> None:
         self._controller, self._settings = controller, settings
-        self.suggestion: Suggestion | None = None
+        self._suggestion: Suggestion | None = None
+        self._looking = asyncio.Lock()
+        self.looked: Looked | None = None
+
+    @property
+    def mode(self) -> str:
+        return self._settings.mode
+
+    @property
+    def is_looking(self) -> bool:
+        return self._looking.locked()
+
+    @property
+    def suggestion(self) -> Suggestion | None:
+        """None as well when another plan is in force by now."""
+        one = self._suggestion
+        return one if one is not None and one.instead_of is self._controller.in_force.plan else None
 
     async def run(self) -> None:
         """For ever; a search that fails is noted, and tried again at the next look."""
@@ -77,17 +103,22 @@ class Replanner:
 
     async def look(self) -> None:
         """At the traffic of the window: is another plan worth a change?"""
+        async with self._looking:
+            self.looked = Looked(time.time(), await self._look())
+
+    async def _look(self) -> str:
+        """What came of it, for people."""
         controller, settings = self._controller, self._settings
         plan = controller.in_force.plan
         problem = self._problem_seen()
         if problem is None:
-            return
+            return f"fewer than {settings.requests} requests came within {settings.window:g} s: too little to plan for"
         with Scratch() as folder:
             _write(folder, problem, plan)
             now = await _judge(folder, problem, "plan.json", settings.budget)
             if now.shortfall == 0 and now.attainment >= WELL_SERVED:
-                self.suggestion = None
-                return
+                self._suggestion = None
+                return f"the plan in force serves {now.attainment:.2%} of the traffic in time: nothing to improve"
             await _penstock(
                 folder,
                 settings.budget,
@@ -97,13 +128,15 @@ class Replanner:
             then = await _judge(folder, problem, "better.json", settings.budget)
             better = with_experts_of(plan, read_document(folder / "better.json", Plan))
         if then.worth - now.worth < settings.gain or better.groups == plan.groups:
-            self.suggestion = None
-            return
-        self.suggestion = Suggestion(better, time.time(), len(problem.workload), now, then)
+            self._suggestion = None
+            return "no plan was found that is enough better to be worth a change"
+        self._suggestion = Suggestion(better, plan, time.time(), len(problem.workload), now, then)
         controller.journal.note("replan", "replan", "found better", now=now.worth, then=then.worth)
         if settings.mode == "apply" and controller.in_force.plan is plan:
             await controller.apply(better, f"traffic drifted: {now.worth:.4f} becomes {then.worth:.4f}")
-            self.suggestion = None
+            self._suggestion = None
+            return "a better plan was found and applied"
+        return "a better plan was found"
 
     async def rehearse(self) -> None:
         """Let all be compiled that `plan_anew` needs, in no hurry."""

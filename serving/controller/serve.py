@@ -33,6 +33,7 @@ from serving.controller.experts import ExpertKeeper
 from serving.controller.experts import warm_up as warm_up_experts
 from serving.controller.foreign import check_foreign
 from serving.controller.front_keeper import FrontKeeper, hold_port
+from serving.controller.glance import Glance
 from serving.controller.lender import Lender
 from serving.controller.loan_views import loan_figures
 from serving.controller.machines import LOCAL, Machines, join_ray
@@ -43,6 +44,7 @@ from serving.controller.runner import Setup
 from serving.controller.served import ModelFiles, read_models
 from serving.controller.swaps import Swaps, recall
 from serving.controller.training import jobs_folder, open_training
+from serving.dashboard import Dashboard
 from serving.fronts.desk import Desk
 from serving.http import HttpServer, HttpSettings, Service, check_address, get_log, make_app
 from serving.machines.fetch import fetch_all
@@ -116,8 +118,8 @@ async def running_server(
 ) -> AsyncIterator[Running]:
     """A server whose groups are there (or have failed to be); it drains and ends when the block is left."""
     # What is wrong with these is said before minutes of measuring and planning.
-    keys, admin_key = keys_with_admin(config.api_keys, os.environ)
     host, port = config.address
+    keys, admin_key = keys_with_admin(config.api_keys, os.environ, host)
     hold_port(host, port).close() if config.fronts else check_address(host, port)
     fronts: FrontKeeper | None = None
     sources = {entry.path: entry.source for entry in config.models if entry.source is not None}
@@ -172,6 +174,7 @@ async def running_server(
     places, address = (devices, None) if ray is None else (ray.spots, ray.joined.address)
     training = open_training(config.training, problem.cluster, controller.ledger, places, paths, swaps.begin, address)
     lender = None if training is None else Lender(controller, training, training.loans)
+    dashboard = Dashboard(Glance(controller, replanner, keeper, lender, training), router.statistics)
     service = Service(
         router=router,
         models={name: one.served(partial(controller.state_of, name)) for name, one in files.items()},
@@ -187,13 +190,15 @@ async def running_server(
         unready=controller.unready,
         admin=AdminDesk(controller, replanner, keeper, lender),
         jobs=None if training is None else training.desk,
+        pages=dashboard.routes,
         listen=host,
     )
     app = make_app(service)
     if config.fronts:
         fronts = FrontKeeper(config, Desk(router, app.meters), controller.journal, admin_key)
     http = HttpServer(app, *(("127.0.0.1", 0) if fronts else (host, port)), service.settings)
-    beside: list[asyncio.Task[None]] = []
+    controller.ledger.on_move = dashboard.recorder.note_holders
+    beside: list[asyncio.Task[None]] = [asyncio.create_task(dashboard.viewers.run(), name="dashboard")]
     try:
         await http.start()
         with keep_key(http.port if fronts is None else fronts.port, admin_key):
@@ -216,6 +221,7 @@ async def running_server(
         for task in (*beside, *swaps.tasks):
             task.cancel()
         await asyncio.gather(*beside, *swaps.tasks, return_exceptions=True)
+        dashboard.viewers.close()
         if fronts is not None:
             await fronts.stop(DRAIN_S)
         await asyncio.gather(http.stop(), *([] if training is None else [training.stop()]))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
-
-REFRESH_S = 1.0
 
 
 def status_text(status: dict[str, Any]) -> str:
@@ -34,17 +31,6 @@ def explain_text(what: str, found: dict[str, Any]) -> str:
             return _explained_experts(found)
         case _:
             return _loans(found)
-
-
-def watch_status(ask: Callable[[], dict[str, Any]]) -> None:
-    """Until interrupted."""
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(Text(status_text(ask())), refresh_per_second=4, screen=True) as live:
-        while True:
-            time.sleep(REFRESH_S)
-            live.update(Text(status_text(ask())))
 
 
 def _devices(status: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -22,11 +22,11 @@ Figures = dict[tuple[str, ...], float | Histogram]
 def status(controller: Controller) -> dict[str, Any]:
     """Devices and owners, groups, models, queue."""
     now = time.monotonic()
-    statistics = controller.router.statistics
+    statistics, unready = controller.router.statistics, controller.unready()
     return {
         "devices": {device: str(owner) for device, owner in controller.ledger.owners.items()},
-        "groups": [_group(runner, now) for runner in controller.runners.values()],
-        "models": {model.name: _model(controller, model.name) for model in controller.problem.models},
+        "groups": [group_view(runner, now) for runner in controller.runners.values()],
+        "models": {model.name: _model(controller, model.name, unready) for model in controller.problem.models},
         "queue": {"waiting": controller.router.waiting, "running": controller.router.running},
         "classes": statistics.summary(now),
         "plan": {"why": controller.in_force.why, "at": controller.in_force.at},
@@ -53,7 +53,7 @@ def explain_plan(controller: Controller) -> dict[str, Any]:
         "inputs": {
             model.name: {
                 "planned_rate_per_s": round(float(counts[index]) / duration, 4),
-                "slo": _finite(vars(model.slo)),
+                "slo": finite(vars(model.slo)),
                 "target": model.target,
                 "weight": model.weight,
                 "sources": sorted({shape.source or "given" for shape in model.profile.shapes}),
@@ -70,7 +70,7 @@ def explain_moves(controller: Controller) -> dict[str, Any]:
 def explain_refusals(controller: Controller) -> dict[str, Any]:
     """The last requests that were not served: what was weighed."""
     refusals, now, unix = controller.router.statistics.refusals, time.monotonic(), time.time()
-    return {"refusals": [_refusal(one, unix - now) for one in refusals]}
+    return {"refusals": [refusal_view(one, unix - now) for one in refusals]}
 
 
 def figures(controller: Controller) -> Iterator[Family]:
@@ -85,7 +85,7 @@ def figures(controller: Controller) -> Iterator[Family]:
     yield Family("group_node", "1 for each node that the group has devices of.", "gauge", ("group", "node"), nodes)
     deaths: Figures = {(one.name,): float(one.deaths) for one in runners}
     yield Family("group_deaths", "How often the group was lost.", "counter", ("group",), deaths)
-    busy: Figures = {(one.name,): _busy_s(one) for one in runners}
+    busy: Figures = {(one.name,): busy_s(one) for one in runners}
     yield Family("group_busy_seconds", "Time its first stage computed.", "counter", ("group",), busy)
     blocks: Figures = {
         (one.name, model): float(state.blocks_used)
@@ -99,7 +99,7 @@ def figures(controller: Controller) -> Iterator[Family]:
     yield Family("profile_factor", "Time taken over time profiled.", "gauge", ("group", "model_name"), factors)
 
 
-def _group(runner: GroupRunner, now: float) -> dict[str, Any]:
+def group_view(runner: GroupRunner, now: float) -> dict[str, Any]:
     states = {} if runner.group is None else runner.group.states
     return {
         "name": runner.name,
@@ -125,16 +125,16 @@ def _group(runner: GroupRunner, now: float) -> dict[str, Any]:
         "deaths": runner.deaths,
         "last_death": runner.last_death or None,
         "pids": [] if runner.group is None else [handle.pid for handle in runner.group.handles],
-        "busy_s": round(_busy_s(runner), 3),
+        "busy_s": round(busy_s(runner), 3),
     }
 
 
-def _model(controller: Controller, name: str) -> dict[str, Any]:
-    reason = controller.unready().get(name)
-    return {"state": controller.state_of(name), "groups": controller.router.ready_groups(name), "reason": reason}
+def _model(controller: Controller, name: str, unready: Mapping[str, str]) -> dict[str, Any]:
+    groups = controller.router.ready_groups(name)
+    return {"state": controller.state_of(name), "groups": groups, "reason": unready.get(name)}
 
 
-def _busy_s(runner: GroupRunner) -> float:
+def busy_s(runner: GroupRunner) -> float:
     return 0.0 if runner.group is None else sum(state.busy_s for state in runner.group.states.values())
 
 
@@ -142,7 +142,7 @@ def _event(event: Event) -> dict[str, Any]:
     return {"at": event.at, event.subject: event.name, "what": event.what} | event.facts
 
 
-def _refusal(one: Refusal, offset_s: float) -> dict[str, Any]:
+def refusal_view(one: Refusal, offset_s: float) -> dict[str, Any]:
     def unix(at: float | None) -> float | None:
         return None if at is None or not math.isfinite(at) else round(at + offset_s, 4)
 
@@ -163,5 +163,5 @@ def _refusal(one: Refusal, offset_s: float) -> dict[str, Any]:
     }
 
 
-def _finite(values: dict[str, float]) -> dict[str, float]:
+def finite(values: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in values.items() if math.isfinite(value)}

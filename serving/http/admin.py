@@ -36,6 +36,10 @@ class AdminRoutes:
     async def status(self, call: Call) -> None:
         await call.answer(encode(await self._admin().status()))
 
+    async def suggest(self, call: Call) -> None:
+        decode(self._decoder, await call.body())
+        await call.answer(encode(await self._admin().suggest()))
+
     def _admin(self) -> Admin:
         if self._service.admin is None:
             raise Unavailable("no controller is there", code="no_controller", retry_after_s=1)

@@ -47,11 +47,13 @@ def make_app(service: Service, tracer: Tracer | None = None) -> Door:
     meters = Meters(service.models)
     statistics = service.router.statistics
     health = Health(service, Exposition(meters, statistics, service.figures, service.add_counts))
-    routes = [*_health_routes(health), *_model_routes(service, meters), *_admin_routes(AdminRoutes(service))]
+    admin = AdminRoutes(service)
+    routes = [*_health_routes(health), *_model_routes(service, meters), *_admin_routes(admin)]
     routes += job_routes(service)
+    pages = list(service.pages(meters, admin.explain))
     guard = Guard(service.listen, service.settings.hosts)
     most = service.settings.open_requests
-    endpoints = [Endpoint(route, guard, service.keys, lambda: meters.open > most) for route in routes]
+    endpoints = [Endpoint(route, guard, service.keys, lambda: meters.open > most) for route in [*routes, *pages]]
     app = _fastapi(routes, endpoints)
     return Door(app, endpoints, service.models, service.settings, meters, health, tracer or make_tracer(os.environ))
 
@@ -169,6 +171,7 @@ def _admin_routes(admin: AdminRoutes) -> list[Route]:
     return [
         route("GET", "/admin/plan", admin.plan, "The plan that runs"),
         route("PUT", "/admin/plan", admin.apply_plan, "Bring the workers to this plan", dict[str, Any]),
+        route("POST", "/admin/suggest", admin.suggest, "Look at once whether another plan were better", dict[str, Any]),
         route("GET", "/admin/explain/{kind}", admin.explain, "Why: plan, refusals, loans, moves, experts"),
         route("GET", "/admin/status", admin.status, "Who has which device, queues, attainment"),
     ]

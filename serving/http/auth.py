@@ -23,14 +23,17 @@ _LONGEST_KEY = 512
 
 class Keys:
     """Tenants by key, and the key of /admin. Without any tenant's key, anybody may ask; without an admin key, /admin is
-    closed."""
+    closed. `may_anybody_look`: at the dashboard, without a key."""
 
-    def __init__(self, tenants: Mapping[str, str] | None = None, admin: str | None = None) -> None:
+    def __init__(
+        self, tenants: Mapping[str, str] | None = None, admin: str | None = None, *, may_anybody_look: bool = False
+    ) -> None:
         self._secret = secrets.token_bytes(32)
         self._tenants = {self._digest(key.encode()): tenant for key, tenant in (tenants or {}).items()}
         self._admin = None if admin is None else self._digest(admin.encode())
         self.is_open = not self._tenants
         self.has_admin = self._admin is not None
+        self.may_anybody_look = may_anybody_look
 
     def tenant(self, authorization: bytes | None) -> str | None:
         """Of an Authorization header; None when no known key is in it."""

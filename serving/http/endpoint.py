@@ -72,12 +72,12 @@ class Endpoint:
             if tenant is None:
                 raise Unauthorised("no valid key; send `Authorization: Bearer KEY` with a key this server knows")
             call.tenant = tenant
-        elif route.access == "admin":
+        elif route.access == "admin" or (route.access == "look" and not self._keys.may_anybody_look):
             self._check_admin(headers.get(b"authorization"))
 
     def _check_admin(self, authorization: bytes | None) -> None:
         if not self._keys.has_admin:
-            raise Forbidden("/admin is closed: no admin key is set", code="no_admin_key")
+            raise Forbidden("this is closed: no admin key is set", code="no_admin_key")
         if authorization is None:
             raise Unauthorised("the admin key is needed: `Authorization: Bearer KEY`")
         if not self._keys.is_admin(authorization):

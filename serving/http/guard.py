@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from serving.http.errors import BadRequest, Forbidden, WrongType
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MOST_KNOWN = 256
 
 
@@ -19,7 +19,7 @@ class Guard:
     """`listen`: the address the server is bound to; `hosts`: further names of it, `*` for any."""
 
     def __init__(self, listen: str, hosts: Sequence[str] = ()) -> None:
-        self._names = {*_LOOPBACK, listen.lower(), *(host.lower() for host in hosts)}
+        self._names = {*LOOPBACK, listen.lower(), *(host.lower() for host in hosts)}
         self._any = "*" in hosts
         self._addresses = _is_wildcard(listen)
         if self._addresses:

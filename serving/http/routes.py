@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from serving.http.call import Call
 
-Access = Literal["open", "key", "admin"]
+Access = Literal["open", "key", "look", "admin"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,8 @@ class Route:
     summary: str
     tag: str
     access: Access = "key"
-    """open: to anybody, under any host name; key: a tenant's key; admin: the admin key."""
+    """open: to anybody, under any host name; key: a tenant's key; admin: the admin key; look: the same, unless anybody
+    may look."""
     body: Any = None
     """The body's type; None when there is none."""
     answer: Any = None

@@ -14,9 +14,11 @@ from router.request import Request
 from router.statistics import Statistics
 from serving.engine.outputs import Produced
 from serving.http.auth import Keys
+from serving.http.call import Call
 from serving.http.families import Family
 from serving.http.job_desk import JobDesk
 from serving.http.meters import Meters
+from serving.http.routes import Route
 from serving.http.settings import HttpSettings
 from serving.sampling import SamplingParams
 from serving.text import Tokenizer
@@ -83,6 +85,10 @@ class Admin(Protocol):
 
     async def status(self) -> Any: ...
 
+    async def suggest(self) -> Any:
+        """Look at once whether another plan were better."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
@@ -127,5 +133,7 @@ class Service:
     admin: Admin | None = None
     jobs: JobDesk | None = None
     """The training queue, where there is one."""
+    pages: Callable[[Meters, Callable[[Call], Any]], Iterable[Route]] = lambda meters, explain: ()
+    """Further routes, for people: from what is counted, and from what answers with explanations."""
     listen: str = "127.0.0.1"
     """The address clients reach it by."""

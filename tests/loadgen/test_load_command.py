@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from loadgen.report.page import Page
+from reports import Page
 from tests.loadgen.conftest import PENSTOCK, ROOT, penstock_load, run_here, serving, told
 
 
@@ -25,15 +25,17 @@ def test_json_is_one_object_with_the_figures(endpoint):
 
 
 def test_text_page_and_rows(endpoint, tmp_path):
-    page, rows = tmp_path / "load.html", tmp_path / "rows.npz"
+    page, picture, rows = tmp_path / "load.html", tmp_path / "load.png", tmp_path / "rows.npz"
     run = penstock_load(
         "--url", endpoint.url, "--stages", "40:1:1s,80:3:1s", "--mix", "chat=1,embed=3", "--goodput", "ttft:500",
-        "tpot:50", "--output-tokens", "4", "--report", str(page), "--requests", str(rows),
+        "tpot:50", "--output-tokens", "4", "--report", str(page), "--png", str(picture), "--requests", str(rows),
     )  # fmt: skip
     assert run.returncode in (0, 1), run.stderr
     for word in ("attainment", "goodput", "TTFT", "generator lag", "rate 40, cv 1", "rate 80, cv 3", "embed"):
         assert word in run.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
     html = page.read_text()
+    assert "How this was made" in html
     assert "Attainment by rate and cv" in html
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", html.replace("\n", " ")[:20000])
     figures = json.loads(re.search(r'id="figures">(.*?)</script>', html, re.S)[1].replace("<\\/", "</"))
@@ -132,7 +134,7 @@ def test_something_else_than_an_endpoint_is_named():
 def test_names_in_a_page_are_text():
     page = Page("<b>")
     page.heading("</script><script>alert(1)")
-    page.table([["<i>"], ["&"]])
+    page.table(["<i>"], [["&"]])
     page.figure({"data": [{"name": "</script>"}], "layout": {}})
     html = page.html()
     assert "<script>alert" not in html

@@ -56,7 +56,7 @@ def test_routes_are_those_of_transformers(models):
 
 def test_it_says_what_it_learned_and_writes_it(models, folder, capsys):
     model = models / "qwen3_moe"
-    outputs = ("--out", "kept.npz", "--loads", "loads.npz", "--report", "page.html")
+    outputs = ("--out", "kept.npz", "--loads", "loads.npz", "--report", "page.html", "--png", "page.png")
     assert run(["moe", "profile", str(model), "--prompts", "prompts.txt", *outputs, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -73,7 +73,10 @@ def test_it_says_what_it_learned_and_writes_it(models, folder, capsys):
     assert layer["top"][0][0] == shares.argmax()
     assert kept.marginal.tokens == 440
     assert not (model / FILE_NAME).exists()
-    assert "heatmap" in (folder / "page.html").read_text()
+    page = (folder / "page.html").read_text()
+    assert "heatmap" in page
+    assert "How this was made" in page
+    assert (folder / "page.png").read_bytes().startswith(b"\x89PNG")
     loads = read_loads(folder / "loads.npz")
     assert loads.load.sum() == 880
     assert loads.history is not None

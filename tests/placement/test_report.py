@@ -20,10 +20,10 @@ from placement.planner import make_plan
 from placement.problem import Slo
 from placement.report import write_comparison_png, write_comparison_report, write_plan_report
 from placement.report.figures import latencies, requests_over_time, utilisation
-from placement.report.page import MOST_ROWS, Page, percent, seconds
 from placement.report.picture import MOST_DEVICES, plan_picture
 from placement.search.effort import Effort
 from placement.simulate import simulate
+from reports.page import MOST_ROWS, Page, percent, seconds
 from tests.placement.small import GIB, chat_problem, small_problem
 from tests.placement.worlds import worlds
 

@@ -39,14 +39,17 @@ def test_simulate_prints_the_fields_of_the_design(train):
 
 
 def test_files_are_written(train, tmp_path):
-    arguments = ("--out", "done.csv", "--report", "page.html")
+    arguments = ("--out", "done.csv", "--report", "page.html", "--png", "page.png")
     result = train("simulate", "--jobs", "jobs.csv", "--gpus", "2", "--policy", "fcfs", *arguments)
     assert result.exit_code == 0, result.output
     assert "makespan     70.0 s for 4 jobs under fcfs" in result.stdout
     rows = (tmp_path / "done.csv").read_text().splitlines()
     assert rows[0].startswith("id,arrival,first_start,finish")
     assert len(rows) == 5
-    assert "4 jobs under fcfs" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    for words in ("4 jobs under fcfs", "How this was made", "jobs.csv"):
+        assert words in page
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_loans_from_files(train, tmp_path):

@@ -135,6 +135,9 @@ class Controller:
     async def status(self):
         return {"devices": {}}
 
+    async def suggest(self):
+        return {"suggested": None}
+
 
 def text_tokenizer(template=TEMPLATE):
     copy = Backend.from_str(backend("byte-level").to_str())

@@ -1,4 +1,4 @@
-"""One HTML page with all it needs inside: style, script, figures as plotly's JSON. Knows nothing of plans.
+"""One HTML page with all it needs inside: style, script, figures as plotly's JSON.
 
 Everything that came from a user's file passes through `escaped` (HTML, and the small HTML that plotly reads
 in labels) or `_embedded` (JSON inside a script). A policy in the page's head forbids it to load anything.
@@ -9,18 +9,17 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from placement.files import replace_file
-from placement.report.assets import SCRIPT, STYLE
-from placement.text import percent as plain_percent
+from reports.assets import SCRIPT, STYLE
 
 Figure = dict[str, Any]
 """plotly's `data` and `layout`; colours of text and grid are the page's."""
 
+# Okabe and Ito's colours, which the colour-blind can tell apart; readable on white and on black.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#999999")
 MOST_ROWS = 2000
 LONG_CELL = 40
 """Letters from which a cell may break into lines."""
@@ -28,13 +27,17 @@ LONG_CELL = 40
 
 @dataclass
 class Page:
-    """Sections are added in order; `write` makes the file."""
+    """Sections are added in order; `html` and `png` make files of them."""
 
     title: str
     _parts: list[str] = field(default_factory=list)
     _figures: dict[str, Figure] = field(default_factory=dict)
+    _titles: dict[str, str] = field(default_factory=dict)
+    """Of the figures: the headings above them."""
+    _heading: str = ""
 
     def heading(self, text: str, explanation: str = "") -> None:
+        self._heading = text
         self._parts.append(f"<h2>{escaped(text)}</h2>")
         if explanation:
             self.paragraph(explanation)
@@ -42,8 +45,15 @@ class Page:
     def paragraph(self, text: str) -> None:
         self._parts.append(f"<p>{escaped(text)}</p>")
 
-    def command(self, command: str) -> None:
+    def warning(self, text: str) -> None:
+        self._parts.append(f'<p class="bad">{escaped(text)}</p>')
+
+    def made_by(self, command: str, inputs: Sequence[tuple[str, object]]) -> None:
+        """The end of every page: how anybody can make it again."""
+        self.heading("How this was made")
         self._parts.append(f"<pre>{escaped(command)}</pre>")
+        self.heading("Inputs")
+        self.table(["input", "value"], inputs)
 
     def facts(self, facts: Sequence[tuple[str, str]]) -> None:
         """Large figures with what they mean below."""
@@ -67,9 +77,16 @@ class Page:
         self._parts.append(f'<div class="scroll picture">{svg}</div>')
 
     def figure(self, figure: Figure, height: int = 360) -> None:
+        """A button copies the data behind it."""
         name = f"figure-{len(self._figures)}"
         self._figures[name] = figure
-        self._parts.append(f'<div class="figure" id="{name}" style="height:{height}px"></div>')
+        self._titles[name] = self._heading
+        label = f"Copy the data of: {self._heading}" if self._heading else "Copy the data"
+        self._parts.append(
+            f'<div class="data"><button type="button" data-figure="{name}" aria-label="{escaped(label)}">Copy data'
+            "</button>"
+            f'<div class="figure" id="{name}" style="height:{height}px"></div></div>'
+        )
 
     def html(self) -> str:
         from plotly.offline import get_plotlyjs
@@ -86,8 +103,15 @@ class Page:
             f"{plotly}<script>{SCRIPT}</script></body></html>\n"
         )
 
-    def write(self, path: Path) -> None:
-        replace_file(path, self.html().encode())
+    def png(self) -> bytes:
+        """Its figures, each under the heading it stands below."""
+        from reports.png import draw_png
+
+        counted: dict[str, Figure] = {}
+        for name, figure in self._figures.items():
+            title = self._titles[name]
+            counted[title if title not in counted else f"{title} ({len(counted)})"] = figure
+        return draw_png(counted)
 
 
 def escaped(text: object) -> str:
@@ -100,7 +124,8 @@ def shortened(text: str, letters: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    return "" if share is None or share != share else plain_percent(share)
+    """ "98.76%"; never rounded up to all of it."""
+    return "" if share is None or share != share else f"{int(share * 10_000 + 1e-6) / 100:.2f}%"
 
 
 def seconds(value: float | None) -> str:

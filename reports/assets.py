@@ -1,5 +1,4 @@
-"""Style and script of the pages: plain CSS and JavaScript, readable in light and dark, usable without a
-network."""
+"""Style and script of the pages: plain CSS and JavaScript, readable in light and dark, usable without a network."""
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1b1f24; --faint: #5b6570; --line: #d5dae0; --paper: #ffffff;
@@ -19,9 +18,10 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: 6px
   max-width: 100%; }
 .facts b { display: block; font-size: 21px; font-weight: 600; overflow-wrap: anywhere; }
 .facts span { color: var(--faint); font-size: 13px; overflow-wrap: anywhere; }
-.table { position: relative; margin: 8px 0 16px; }
-.table button { position: absolute; right: 0; top: -34px; font: inherit; font-size: 13px; padding: 2px 10px;
-  color: var(--text); background: var(--card); border: 1px solid var(--line); border-radius: 6px;
+p.bad { color: #d55e00; font-weight: 600; }
+.table, .data { position: relative; margin: 8px 0 16px; }
+.table button, .data button { position: absolute; right: 0; top: -34px; font: inherit; font-size: 13px;
+  padding: 2px 10px; color: var(--text); background: var(--card); border: 1px solid var(--line); border-radius: 6px;
   cursor: pointer; }
 .scroll { overflow: auto; max-height: 560px; border: 1px solid var(--line); border-radius: 6px; }
 .picture { padding: 12px; max-height: none; }
@@ -71,12 +71,26 @@ function copyText(text) {
   area.remove();
   return done ? Promise.resolve() : Promise.reject(new Error("copy was refused"));
 }
-for (const button of document.querySelectorAll(".table button")) {
+function tableText(button) {
+  return [...button.parentElement.querySelectorAll("tr")].map(row => [...row.cells].map(cell => cell.textContent));
+}
+function figureText(button) {
+  return figures[button.dataset.figure].data.flatMap((trace, place) => {
+    const name = trace.name ?? `${trace.type ?? "scatter"} ${place}`;
+    if (trace.z) { return trace.z.map((row, y) => [name, trace.y?.[y] ?? y, ...row]); }
+    const base = trace.base ? { base: trace.base } : {}, columns = { x: trace.x, y: trace.y, ...base };
+    const row = at => Object.values(columns).map(column => column?.[at] ?? at);
+    const rows = (trace.y ?? trace.x).map((_, at) => [name, ...row(at)]);
+    return [["", ...Object.keys(columns)], ...rows];
+  });
+}
+for (const button of document.querySelectorAll(".table button, .data button")) {
+  const label = button.textContent;
   button.addEventListener("click", async () => {
-    const rows = [...button.parentElement.querySelectorAll("tr")];
-    const text = rows.map(row => [...row.cells].map(cell => cell.textContent).join("\\t")).join("\\n");
+    const rows = button.dataset.figure ? figureText(button) : tableText(button);
+    const text = rows.map(row => row.join("\\t")).join("\\n");
     try { await copyText(text); button.textContent = "Copied"; } catch { button.textContent = "Not copied"; }
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    setTimeout(() => { button.textContent = label; }, 1500);
   });
 }
 """

@@ -226,6 +226,11 @@ class View:
         """Device-seconds of the jobs that have ended."""
         return self._table.attained[self.finished]
 
+    def past_runs(self, latest: int) -> tuple[Floats, Ints]:
+        """How many seconds the jobs that ended last ran, and on how many GPUs they asked to."""
+        rows = self.finished[-latest:]
+        return self._table.run_s[rows], self._table.gpus[rows]
+
     @property
     def curve_columns(self) -> tuple[Floats, Ints, Floats, Floats]:
         """Amdahl's share [n], number of the table of speedups [n] (-1 none), the tables, speedup at `gpus` [n]"""

@@ -3,7 +3,8 @@
 The power weighs short jobs against narrow ones (0: remaining time, 1: remaining service). At each decision the jobs
 around the border between running and waiting are run ahead under several powers, and the one under which they are
 gone soonest is taken. Where that costs those present nothing together, short and wide jobs then go first: whoever
-comes next will more easily pass a narrow one. Without durations: two queues by attained service, and within one
+comes next will more easily pass a narrow one. Without durations: whoever is likeliest to end soon for the GPUs it
+takes, learned from the jobs that have ended; before enough have, two queues by attained service, and within one
 whoever ran longest for its GPUs first: it is nearest to its end, and the narrower needs less to get there.
 """
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from training.ahead import ABOVE, EQUAL, Room, let_pass, time_there
 from training.arrays import Floats, Ints
+from training.ending import cell_of, index_by_width, until_next_cell, width_of
 from training.growing import bases, grown
 from training.ordering import in_order
 from training.policies.tiresias_las import TiresiasLas
@@ -30,8 +32,10 @@ HORIZON = 1.25
 """How far ahead to look, in times of the longest remaining: later, those to come will have changed everything."""
 OUTLIVED = 0.25
 """Of what a job has done: what it is believed to need still, once it outlives its prediction."""
+ENOUGH, LATEST = 1000, 4096
+"""Ended jobs from which on their running times are believed, and how many of the latest count."""
 QUEUES = TiresiasLas(thresholds=(3 * 3600.0,))
-"""For jobs whose duration nobody knows, in GPU-seconds."""
+"""Before enough is known of durations, in GPU-seconds."""
 AGEING, AGED = 0.1, 1800.0
 """What a second of waiting counts as running within a queue, and the most it counts in all."""
 
@@ -46,14 +50,20 @@ class Penstock:
 
     def allocate(self, view: View) -> Allocation:
         if self.information == "none":
-            workers = in_order(view, _blind(view), self.strict)
-            return Allocation(workers, wake=QUEUES.wake(view, workers))
+            return self._blind(view)
         left = work_left(view)
         place = np.empty(len(view))
         place[soonest_gone(left, view.gpus, int(view.capacity.sum()))] = np.arange(len(view))
         if not self.elastic or (view.fewest == view.most).all():
             return Allocation(in_order(view, place, self.strict))
         return Allocation(grown(view, bases(view, place, preemptive=True), left))
+
+    def _blind(self, view: View) -> Allocation:
+        if len(view.finished) < ENOUGH:
+            workers = in_order(view, _by_service(view), self.strict)
+            return Allocation(workers, wake=QUEUES.wake(view, workers))
+        workers = in_order(view, _by_chance(view), self.strict)
+        return Allocation(workers, wake=view.now + until_next_cell(view.run_s[workers.any(axis=1)]))
 
 
 def work_left(view: View) -> Floats:
@@ -95,7 +105,16 @@ def run_ahead(left: Floats, gpus: Ints, capacity: int, everyone: bool) -> Ints:
     return best
 
 
-def _blind(view: View) -> Floats:
+def _by_chance(view: View) -> Floats:
+    """By the chance to end soon for the devices it takes, to a factor of two; of equals, who came first."""
+    ended_s, ended_gpus = view.past_runs(LATEST)
+    width = width_of(np.concatenate((ended_gpus, view.gpus)))
+    index = index_by_width(np.concatenate((ended_s, view.run_s)), width, len(ended_s))
+    mine = width[len(ended_s) :]
+    return -np.floor(np.log2(index[mine, cell_of(view.run_s)] * np.exp2(mine) / view.gpus))
+
+
+def _by_service(view: View) -> Floats:
     """By queue; within one, who ran longest for its GPUs first, and what has waited counts a little."""
     aged = view.run_s / view.gpus + np.minimum(AGEING * (view.now - view.submit - view.run_s), AGED)
     order = np.lexsort((-aged, QUEUES.key(view)))

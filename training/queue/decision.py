@@ -131,6 +131,7 @@ class _Desk:
         self.finished = self._rows(last)
         self.table.finish[self.finished] = [record.ended for record in last]
         self.table.attained[self.finished] = [record.observed.attained for record in last]
+        self.table.run_s[self.finished] = [record.observed.run_s for record in last]
         self.table.estimate[self.finished] = [max(record.observed.done, LEAST_S) for record in last]
 
     def recall(self, record: Record, time_before: dict[str, float]) -> None:

@@ -31,7 +31,8 @@ def index_by_width(run_s: Floats, width: Ints, ends: int) -> Floats:
     chance = (ended + PRIOR * everywhere) / (came + PRIOR)
     index = np.empty_like(chance)
     _indices(chance, EDGES, index)
-    return index / np.exp2(np.arange(widths))[:, None]
+    per_device: Floats = index / np.exp2(np.arange(widths))[:, None]
+    return per_device
 
 
 def width_of(gpus: Ints) -> Ints:

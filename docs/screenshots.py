@@ -1,8 +1,9 @@
 """The pictures of the dashboard in docs/, of the real thing: `penstock up` on this machine, under traffic.
 
-.venv/bin/python docs/screenshots.py
+.venv/bin/python docs/screenshots.py [serve CONFIG [--plan PLAN]]
 
 Takes some minutes, more when the demo's models have to be made first. Needs chromium and chromedriver (`make browser`).
+With arguments, of the server that `penstock` starts with them; it must lend devices to a job.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def main() -> None:
     if why_no_browser():
         sys.exit(why_no_browser())
     with tempfile.TemporaryFile() as log:
-        command = [*PENSTOCK, "up", "--listen", "127.0.0.1:8123", "--logs", "json"]
+        what = sys.argv[1:] or ["up"]
+        command = [*PENSTOCK, *what, "--listen", "127.0.0.1:8123", "--logs", "json"]
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             url = wait_for_url(server, log)
@@ -57,10 +59,11 @@ def take_pictures(page: Page, url: str, link: str) -> None:
     page.open(link)
     page.wait(lambda: page.texts("#models-table tbody tr"), 30)
     load(url, "--rate", "6", "--cv", "3", "--duration", "40s")
-    page.wait(lambda: "better-chat" in page.text("#device-names") or not page.run("1"), 60)
+    page.wait(lambda: ", of g" in page.text("#device-names"), 90, "no device was lent")
     load(url, "--rate", "400", "--cv", "3", "--duration", "6s")
-    load(url, "--rate", "6", "--cv", "3", "--duration", "30s")
-    load(url, "--rate", "60", "--cv", "4", "--duration", "20s", "--models", "chat")
+    load(url, "--rate", "3", "--cv", "1", "--duration", "30s")
+    page.wait(lambda: ", of g" in page.text("#device-names"), 90, "no device was lent again")
+    load(url, "--rate", "200", "--cv", "4", "--duration", "8s")
     time.sleep(2)
     picture(page, "dashboard.png")
     page.run("document.getElementById('models').scrollIntoView()")

@@ -114,7 +114,7 @@ def test_the_page_shows_what_metrics_say(small, fresh):
     fresh.click("#model-refusals")
     assert len(fresh.texts("#dialog tbody tr")) == 3
     fresh.resize(390, 844)
-    assert fresh.run("document.documentElement.scrollWidth") == 390
+    fresh.wait(lambda: fresh.run("document.documentElement.scrollWidth") == 390, 5, "it is wider than a phone")
     assert fresh.complaints() == []
     assert {url.split("/")[2] for url in fresh.requests()} == {small.url.split("/")[2]}
 

@@ -15,8 +15,8 @@ from placement.compiled import entry_point
 from training.arrays import Floats, Ints
 
 RATIO = 1.5
-EDGES = np.concatenate(([0.0], 60.0 * RATIO ** np.arange(36)))
-"""Seconds of running at which cells begin, [cells + 1]; the last cell ends after three years."""
+EDGES = 120.0 * (RATIO ** np.arange(36) - 1)
+"""Seconds of running at which cells begin, [cells + 1]: 0, 60, 150, 285 and on to five years."""
 PRIOR = 4.0
 """Jobs that what is believed beforehand counts for, in each cell."""
 

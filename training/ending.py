@@ -44,13 +44,6 @@ def cell_of(run_s: Floats) -> Ints:
     return np.minimum(np.searchsorted(EDGES, run_s, side="right") - 1, len(EDGES) - 2)
 
 
-def gittins(chance: Floats, cell: int) -> float:
-    """The index of one job at the beginning of a cell, where it ends in each cell it reaches with this chance."""
-    index = np.empty((1, len(chance)))
-    _indices(chance[None, :], EDGES[: len(chance) + 1], index)
-    return float(index[0, cell])
-
-
 def until_next_cell(run_s: Floats) -> float:
     """Seconds until the first of these running jobs leaves its cell."""
     edges = np.append(EDGES[1:-1], math.inf)

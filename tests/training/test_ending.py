@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from tests.training.worlds import job, run
-from training.ending import EDGES, PRIOR, RATIO, cell_of, gittins, index_by_width, until_next_cell, width_of
+from training.ending import EDGES, PRIOR, RATIO, _indices, cell_of, index_by_width, until_next_cell, width_of
 from training.policies import penstock
+
+
+def gittins(chance, cell):
+    """The index at the beginning of a cell of a job that ends in each cell it reaches with this chance."""
+    index = np.empty((1, len(chance)))
+    _indices(chance[None, :], EDGES[: len(chance) + 1], index)
+    return index[0, cell]
 
 
 def test_the_index_is_the_best_chance_for_the_time():

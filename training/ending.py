@@ -15,8 +15,8 @@ from placement.compiled import entry_point
 from training.arrays import Floats, Ints
 
 RATIO = 1.5
-EDGES = np.concatenate(([0.0], 60.0 * RATIO ** np.arange(36)))
-"""Seconds of running at which cells begin, [cells + 1]; the last cell ends after three years."""
+EDGES = 120.0 * (RATIO ** np.arange(36) - 1)
+"""Seconds of running at which cells begin, [cells + 1]: 0, 60, 150, 285 and on to five years."""
 PRIOR = 4.0
 """Jobs that what is believed beforehand counts for, in each cell."""
 
@@ -42,13 +42,6 @@ def width_of(gpus: Ints) -> Ints:
 
 def cell_of(run_s: Floats) -> Ints:
     return np.minimum(np.searchsorted(EDGES, run_s, side="right") - 1, len(EDGES) - 2)
-
-
-def gittins(chance: Floats, cell: int) -> float:
-    """The index of one job at the beginning of a cell, where it ends in each cell it reaches with this chance."""
-    index = np.empty((1, len(chance)))
-    _indices(chance[None, :], EDGES[: len(chance) + 1], index)
-    return float(index[0, cell])
 
 
 def until_next_cell(run_s: Floats) -> float:

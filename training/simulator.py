@@ -49,6 +49,12 @@ class _Run:
         self.work = np.array([job.work_s for job in jobs])
         if not np.isfinite(self.work).all():
             raise InputError(f"job {jobs[int(np.argmax(np.isinf(self.work)))].id}: has no duration to simulate")
+        largest = world.fleet.node_memory.max()
+        if (self.table.memory > largest).any():
+            job = jobs[int(np.argmax(self.table.memory > largest))]
+            raise InputError(
+                f"job {job.id}: needs {job.memory:.4g} bytes of a device's memory; none has over {largest:.4g}"
+            )
         self.table.estimate[:] = self.work if estimates is None else estimates
         self.mechanism = Mechanism(self.table, world.fleet, policy, world.reclaim, world.seed)
         self.round_s = policy.round_s

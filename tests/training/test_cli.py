@@ -109,3 +109,26 @@ def test_wrong_options_are_one_line(train, arguments, says):
     assert isinstance(result.exception, InputError)
     assert says in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("gpus: 0", "gpus"),
+        ("gpus: 2, min_gpus: 2, max_gpus: 1", "they must ascend"),
+        ("gpus: 1, kind: tpu", "kind 'tpu' is not in the cluster"),
+        ("gpus: 1, arrival: -1", "arrival"),
+        ("gpus: 1, deadline: -5", "deadline"),
+        ("gpus: 1000000000000", "gpus"),
+        ("gpus: 1, memory: 1e300", "memory"),
+        ("gpus: 3", "3"),
+        ("gpus: 1, speeds: &s {any: *s}", "speeds"),
+    ],
+)
+def test_bad_jobs_are_one_line(train, tmp_path, words, says):
+    path = tmp_path / "bad.yaml"
+    path.write_text(f"jobs: [{{id: a, duration: 10, {words}}}]\n")
+    result = train("simulate", "--jobs", str(path), "--gpus", "2", "--policy", "fcfs")
+    assert isinstance(result.exception, InputError)
+    assert says in str(result.exception)
+    assert "\n" not in str(result.exception)

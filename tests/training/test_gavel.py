@@ -13,7 +13,7 @@ from placement.errors import InputError
 from tests.training.worlds import fleet, job, nodes, random_jobs, run
 from training.gavel_trace import read_gavel
 from training.policies import policy_named
-from training.policies.gavel import OBJECTIVES
+from training.policies.gavel import OBJECTIVES, _weights, one_after_the_other
 from training.shares import equal_share, most_for_least, most_total, soonest_fair, water_filled
 
 
@@ -85,6 +85,38 @@ def _others(speed, gpus, capacity, rng):
         x = rng.dirichlet(np.ones(speed.shape[1]), len(speed))
         over = (x * gpus[:, None]).sum(axis=0) / capacity
         yield np.maximum(x / max(1.0, over.max()), 1e-9)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=15, deadline=None)
+def test_the_makespan_is_at_most_that_of_other_shares(seed):
+    speed, gpus, capacity = draw(seed)
+    rng = np.random.default_rng(seed)
+    work = rng.uniform(10, 1000, len(speed))
+    found = most_for_least(speed / work[:, None], gpus, capacity)
+    for x in _others(speed, gpus, capacity, rng):
+        assert 1 / found.value <= (work / (speed * x).sum(axis=1)).max() * 1.001
+
+
+def test_cost_takes_the_kind_that_does_most_for_its_price():
+    where = fleet(nodes(1, 1), nodes(1, 1, "k80", "k"))
+    jobs = [job(0, 0, 3600, 1, speeds={"v100": 1.0, "k80": 0.5}, mixed=False)]
+    assert run(jobs, where, "gavel", objective="min-cost-perf", prices=(3.0, 1.0)).finish.tolist() == [7200]
+    assert run(jobs, where, "gavel", objective="min-cost-perf", prices=(1.0, 1.0)).finish.tolist() == [3600]
+
+
+def test_groups_share_equally_and_then_their_jobs():
+    # Three jobs of one group and one of another on two devices: the one gets a device, the three a third each.
+    speed, gpus, capacity = np.ones((4, 1)), np.ones(4, np.int64), np.array([2])
+    weights = _weights(np.array([0, 0, 0, 1]))
+    x = water_filled(speed / weights[:, None], gpus, capacity).x
+    assert x[:, 0] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1], rel=1e-2)
+
+
+def test_one_after_the_other_takes_the_fastest_kind_that_is_left():
+    speed, gpus = np.array([[1.0, 0.5], [1.0, 0.2], [1.0, 0.9]]), np.array([1, 1, 1])
+    x = one_after_the_other(speed, gpus, np.array([1, 1]), np.array([1, 0, 2]))
+    assert x.tolist() == [[0, 1], [1, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

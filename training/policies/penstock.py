@@ -34,6 +34,8 @@ OUTLIVED = 0.25
 """Of what a job has done: what it is believed to need still, once it outlives its prediction."""
 ENOUGH, LATEST = 1000, 4096
 """Ended jobs from which on their running times are believed, and how many of the latest count."""
+PAUSE_S = 60.0
+"""Before it decides again only because somebody ran longer: there are many, and each changes little."""
 QUEUES = TiresiasLas(thresholds=(3 * 3600.0,))
 """Before enough is known of durations, in GPU-seconds."""
 AGEING, AGED = 0.1, 1800.0
@@ -63,7 +65,8 @@ class Penstock:
             workers = in_order(view, _by_service(view), self.strict)
             return Allocation(workers, wake=QUEUES.wake(view, workers))
         workers = in_order(view, _by_chance(view), self.strict)
-        return Allocation(workers, wake=view.now + until_next_cell(view.run_s[workers.any(axis=1)]))
+        pause = max(until_next_cell(view.run_s[workers.any(axis=1)]), PAUSE_S)
+        return Allocation(workers, wake=view.now + pause)
 
 
 def work_left(view: View) -> Floats:

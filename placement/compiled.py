@@ -62,7 +62,7 @@ def _once(dispatcher: Any) -> Any:
 
 def _cache_folder() -> Path:
     here = Path(__file__).parent
-    folders = (here, here.parent / "moe", here.parent / "router", here.parent / "serving")
+    folders = (here, *(here.parent / name for name in ("moe", "router", "serving", "training")))
     texts = [path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.py"))]
     marks = (b"from placement.compiled import", b"from numba.extending import")
     digest = hashlib.sha256(b"".join(text for text in texts if any(mark in text for mark in marks)))

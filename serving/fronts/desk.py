@@ -6,12 +6,14 @@ A front end that is gone takes its own requests along, and no others.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
+from placement.errors import InputError
 from router.request import NotServed, Request
 from serving.engine.outputs import Answered, Produced
 from serving.fronts.counts import add_counts, take_counts
-from serving.fronts.messages import Ask, Came, Close, Counts, No, ToDesk, ToFront
+from serving.fronts.messages import Ask, Came, Close, Counts, No, NoKind, ToDesk, ToFront
 from serving.http.meters import Meters, ModelMeters, clock
 from serving.http.service import Runs, Stream, Submits
 from serving.worker.group import GroupLost, RequestFailed
@@ -23,6 +25,8 @@ from serving.worker.settings import LinkSettings
 FrontLink = Link[ToFront, ToDesk]
 SETTINGS = LinkSettings(life_s=10.0, ping_s=1.0)
 """A front end that dies closes its link at once; a busy one must not be taken for dead."""
+
+_log = logging.getLogger(__name__)
 
 
 class Desk:
@@ -119,6 +123,11 @@ class _Errand:
             self._no("failed", error.code, error)
         except GroupLost as error:
             self._no("lost", "failed", error)
+        except InputError as error:
+            self._no("input", "invalid", error)
+        except Exception as error:  # another process waits for an answer
+            _log.exception("request %s of a front end failed", work.request)
+            self._no("internal", "internal", error)
         finally:
             if meters is not None:
                 if self._runs:
@@ -144,8 +153,8 @@ class _Errand:
         values = await group.infer(work.request, work.model, work.inputs, work.kinds)
         yield Answered(work.request, len(values), values.tobytes())
 
-    def _no(self, kind: str, code: str, error: Exception, retry_after_s: float | None = None) -> None:
-        self._link.send(No(self._ask.work.request, kind, code, str(error), retry_after_s))  # type: ignore[arg-type]
+    def _no(self, kind: NoKind, code: str, error: Exception, retry_after_s: float | None = None) -> None:
+        self._link.send(No(self._ask.work.request, kind, code, str(error), retry_after_s))
 
 
 def _sum(gone: list[Counts], counts: Counts) -> Counts:

@@ -15,6 +15,9 @@ class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
     pass
 
 
+NoKind = Literal["not-served", "failed", "lost", "input", "internal"]
+
+
 class Ask(_Message, frozen=True, kw_only=True):
     """A request as the router weighs it, and what its group is to do."""
 
@@ -66,7 +69,7 @@ class No(_Message, frozen=True):
     """A request ends without an answer, or in the middle of one."""
 
     request: str
-    kind: Literal["not-served", "failed", "lost"]
+    kind: NoKind
     code: Reason | str
     message: str
     retry_after_s: float | None = None

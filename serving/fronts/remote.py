@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from placement.errors import InputError
 from router.request import NotServed, Request
 from router.statistics import Statistics
 from serving.engine.outputs import Answered, Produced
@@ -139,4 +140,8 @@ def _error(no: No) -> Exception:
             return NotServed(no.code, no.message, no.retry_after_s)  # type: ignore[arg-type]
         case "failed":
             return RequestFailed(no.code, no.message)
-    return GroupLost(no.message)
+        case "lost":
+            return GroupLost(no.message)
+        case "input":
+            return InputError(no.message)
+    return RuntimeError(no.message)

@@ -105,8 +105,9 @@ def test_the_death_of_one_loses_its_own_connections_and_no_others(server):
 
 
 @pytest.mark.long
-def test_a_second_server_takes_over_the_port_of_the_first(tiny_models, tmp_path):
+def test_a_second_server_takes_over_the_port_of_the_first(tiny_models, tmp_path, monkeypatch):
     """Upgrade: both have devices of their own, the first is told to stop, and who tries again is always answered."""
+    monkeypatch.setenv("PENSTOCK_ADMIN_KEY", "the same for both")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         listen = f"127.0.0.1:{free.getsockname()[1]}"

@@ -78,9 +78,10 @@ def take_pictures(page: Page, url: str, link: str) -> None:
     page.click("#dialog-close")
     page.click("#ask-planner")
     page.wait(lambda: "The planner says" in page.text("#planner-result"), 120)
-    time.sleep(1.5)
+    page.resize(1280, 3000)  # all of it is seen at once
+    time.sleep(2)
     picture(page, "dashboard_planner.png", "#planner")
-    page.resize(390, 844, 1.5)
+    page.resize(390, 844, 1.25)
     page.prefer("dark")
     page.run("window.scrollTo(0, 0)")
     time.sleep(2)

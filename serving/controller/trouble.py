@@ -46,7 +46,7 @@ def _reasons(
         yield f"not served in the last minute: {told}"
         message = _last_message(controller, name)
         if message:
-            yield message
+            yield f"the last of them: {message}"
     late = recent.judged - recent.met - sum(counted.values())
     if late > 0:
         yield f"answered, but late, in the last minute: {late} ({_pace(recent, slo)})"

@@ -24,6 +24,7 @@ export function show(title, parts, act = null) {
     };
   }
   if (!dialog.open) dialog.showModal();
+  (act ? button : byId("dialog-close")).focus();
 }
 
 /** What is known of a mark. */
@@ -57,6 +58,6 @@ function said(name, value) {
 }
 
 function rungs(options) {
-  return table(["without groups", "demand", "safe for", "can be lent", "why"], options.map(one => [one.drained.join(" ") || "none",
+  return table(["without the plan's groups", "demand", "safe for", "can be lent", "why"], options.map(one => [one.drained.map(place => `number ${place}`).join(", ") || "none",
     percent(one.load), one.safe_for_s === null ? "–" : seconds(one.safe_for_s), one.open ? "yes" : "no", one.why]));
 }

@@ -69,13 +69,15 @@ function detail(history, model) {
     + (model.reason ? `: ${model.reason}` : "."));
   const line = (series, name, colour, more = {}) => ({ type: "scatter", mode: "lines", name, ...history.series(model.name, series),
     line: { color: colour, width: 2 }, connectgaps: false, ...more });
-  plot("plot-rate", [line("rate", "requests/s", "--group"), line("refused", "refused/s", "--refused")], { yaxis: { rangemode: "tozero" } });
+  const ends = [history.bins[0], history.bins.at(-1)].map(bin => bin && new Date(bin.at * 1000));
+  const xaxis = history.bins.length > 1 ? { range: ends } : {};
+  plot("plot-rate", [line("rate", "requests/s", "--group"), line("refused", "refused/s", "--refused")], { xaxis, yaxis: { rangemode: "tozero" } });
   plot("plot-in-time", [line("in_time", "in time", "--job", { mode: "lines+markers", marker: { size: 4 } })],
-    { yaxis: { tickformat: ".0%", range: [-0.02, 1.04] }, shapes: [level(model.target)] });
+    { xaxis, yaxis: { tickformat: ".0%", range: [-0.02, 1.04] }, shapes: [level(model.target)] });
   plot("plot-latency", [line("latency_p50", "latency p50", "--group-2"), line("latency_p99", "latency p99", "--group"),
     ...(model.generates ? [line("ttft_p99", "TTFT p99", "--job"), line("tpot_p99", "TPOT p99", "--dead")] : [])],
-  { yaxis: { rangemode: "tozero" } });
-  plot("plot-queue", [line("waiting", "waiting", "--dead"), line("running", "running", "--group")], { yaxis: { rangemode: "tozero" } });
+  { xaxis, yaxis: { rangemode: "tozero" } });
+  plot("plot-queue", [line("waiting", "waiting", "--dead"), line("running", "running", "--group")], { xaxis, yaxis: { rangemode: "tozero" } });
 }
 
 const level = y => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y, line: { dash: "dot", width: 1, color: "--faint" } });

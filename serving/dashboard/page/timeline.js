@@ -155,7 +155,7 @@ function marks(history) {
 function happened(history) {
   const kind = kindChosen.value, shown = history.marks.filter(mark => !kind || mark.kind === kind).slice(-MOST_HAPPENED);
   const loans = history.marks.filter(mark => mark.at > history.now.at - 600 && mark.kind === "loan");
-  const lent = loans.filter(mark => mark.title.endsWith(" lent")), back = loans.filter(mark => mark.title.endsWith(" back"));
+  const lent = loans.filter(mark => mark.facts.devices), back = loans.filter(mark => mark.facts.took_s !== undefined);
   const which = [...new Set(lent.flatMap(mark => mark.facts.devices))].sort().join(", ");
   setText(byId("lent-summary"), lent.length + back.length
     ? `In the last ten minutes: ${count(lent.length, "loan")}${which && ` (${which})`}, ${count(back.length, "return")}.`

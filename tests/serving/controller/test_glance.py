@@ -80,7 +80,7 @@ def test_trouble_says_which_model_and_why():
             assert "cannot answer within 0.001 s" in trouble["why"][1]
             refused = [mark for mark in recorder.history()["marks"] if mark.kind == "refusal"]
             assert len(refused) == 1  # not one for each
-            assert refused[0].facts["message"] == trouble["why"][1]
+            assert trouble["why"][1] == f"the last of them: {refused[0].facts['message']}"
 
     run(work())
 

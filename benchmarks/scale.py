@@ -39,6 +39,7 @@ from router.warm_up import warm_up
 from serving.controller.controller import Controller
 from serving.controller.probe import Probe
 from serving.controller.runner import Setup
+from serving.http import configure_logs
 from serving.worker.emulated_launcher import EmulatedLauncher
 from serving.worker.emulated_model import EmulatedModel
 from serving.worker.event_loop import run
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="of workers, planner, officer")
     options = parser.parse_args()
     size, parts = TINY if options.tiny else FULL, options.parts.split(",")
+    configure_logs("json")
     found: dict[str, dict[str, Any]] = {}
     if "workers" in parts:
         found["workers"] = run(_workers(size))

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from placement.problem import Model
-from serving.controller.change import plan_change
 from serving.controller.controller import Controller
 from serving.controller.experts import ExpertKeeper
 from serving.controller.glance_jobs import job_curves, job_view
 from serving.controller.glance_marks import Marks
+from serving.controller.glance_steps import plan_steps
 from serving.controller.lender import Lender
 from serving.controller.replan import Replanner
 from serving.controller.runner import GroupRunner
@@ -182,31 +182,15 @@ class Glance:
             "suggestion": None,
         }
         if found is not None:
+            running = {name: runner.spec for name, runner in self._controller.runners.items()}
             told["suggestion"] = {
                 "at": found.at,
                 "requests": found.requests,
                 "now": vars(found.now),
                 "then": vars(found.then),
-                "steps": self._steps(),
+                "steps": plan_steps(running, found.plan, self._controller.problem),
             }
         return told
-
-    def _steps(self) -> list[dict[str, Any]]:
-        """What applying the suggested plan would do, group by group."""
-        controller, found = self._controller, self._replanner.suggestion
-        assert found is not None
-        running = {name: runner.spec for name, runner in controller.runners.items()}
-        change = plan_change(running, found.plan, controller.problem)
-        steps: list[dict[str, Any]] = []
-        for name in change.gone:
-            spec = running[name]
-            steps.append(_step("stop", name, spec.devices, spec.tp, spec.pp, drops=spec.models))
-        for kept in change.kept:
-            old, new = set(running[kept.name].models), set(kept.spec.models)
-            adds, drops = sorted(new - old), sorted(old - new)
-            steps.append(_step("change", kept.name, kept.spec.devices, kept.spec.tp, kept.spec.pp, adds, drops))
-        fresh = [one.spec for one in change.fresh]
-        return steps + [_step("start", "", spec.devices, spec.tp, spec.pp, spec.models) for spec in fresh]
 
     def _loans(self) -> dict[str, Any]:
         lender = self._lender
@@ -232,8 +216,3 @@ class _Busy(NamedTuple):
 def _is_dead(runner: GroupRunner) -> bool:
     """Its processes were lost, and it does not serve again yet."""
     return runner.state == "down" or (runner.state == "starting" and runner.deaths > 0)
-
-
-def _step(what: str, group: str, devices: Any, tp: int, pp: int, adds: Any = (), drops: Any = ()) -> dict[str, Any]:
-    shape = f"tp{tp} x pp{pp}"
-    return {"what": what, "group": group, "devices": devices, "shape": shape, "adds": adds, "drops": drops}

@@ -55,8 +55,8 @@ function effect(found) {
 
 function steps(found) {
   const words = { stop: "stops", change: "changes", start: "starts" };
-  return table(["", "group", "devices", "shape", "models that come", "models that go"], found.steps.map(one => [words[one.what],
-    one.group || "new", one.devices.join(" "), one.shape, one.adds.join(", "), one.drops.join(", ")]));
+  return table(["", "group", "devices", "shape", "models that come", "models that go", "also"], found.steps.map(one => [words[one.what],
+    one.group || "new", one.devices.join(" "), one.shape, one.adds.join(", "), one.drops.join(", "), one.also.join(", ")]));
 }
 
 /** Does something that needs the admin key, and says how it went; asks for the key where it is needed, and tries again. */

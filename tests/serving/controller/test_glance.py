@@ -137,12 +137,20 @@ def test_a_suggestion_says_what_would_change_and_goes_when_it_is_applied():
         first = plan(group(0), group(1, models=["chat"]))
         async with serving(first) as controller:
             _, recorder, replanner = glance_at(controller)
-            better = plan(group(0), group(1), group(2, 3, pp=2))
+            larger = msgspec.structs.replace(group(0), kv_bytes={"chat": 200})
+            better = plan(larger, group(1), group(2, 3, pp=2))
             now, then = Judged(0.2, 0.7), Judged(0.0, 0.99)
             replanner._suggestion = Suggestion(better, controller.in_force.plan, time.time(), 300, now, then)
             found = recorder.view()["planner"]["suggestion"]
-            steps = [(one["what"], one["group"], list(one["devices"]), list(one["adds"])) for one in found["steps"]]
-            assert steps == [("change", "g1", ["n/1"], ["embed"]), ("start", "", ["n/2", "n/3"], ["chat", "embed"])]
+            steps = [
+                (one["what"], one["group"], list(one["devices"]), list(one["adds"]), list(one["also"]))
+                for one in found["steps"]
+            ]
+            assert steps == [
+                ("change", "g0", ["n/0"], [], ["cache of chat 9.537e-05 MiB, then 0.0001907 MiB"]),
+                ("change", "g1", ["n/1"], ["embed"], []),
+                ("start", "", ["n/2", "n/3"], ["chat", "embed"], []),
+            ]
             assert found["then"]["attainment"] == 0.99
             await controller.apply(better, "an operator's wish")
             assert recorder.view()["planner"]["suggestion"] is None

@@ -40,5 +40,5 @@ def _step(
     also: Sequence[str] = (),
 ) -> dict[str, Any]:
     shape = f"tp{group.tp} x pp{group.pp}"
-    facts = {"what": what, "group": name, "devices": group.devices, "shape": shape}
+    facts: dict[str, Any] = {"what": what, "group": name, "devices": group.devices, "shape": shape}
     return facts | {"adds": adds, "drops": drops, "also": also}

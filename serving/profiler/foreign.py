@@ -40,6 +40,8 @@ INPUTS = (1, 2, 4, 8)
 """Batches of a one-pass model."""
 CACHE_SHARE = 0.5
 """Of a device's memory, what the engine's cache may take while it is measured."""
+CACHED_TIMES = 4
+"""Cached tokens of a batch, in longest sequences."""
 KIND = "engine"
 
 
@@ -105,7 +107,7 @@ async def _wake_s(group: Group, engine: EngineConfig) -> float | None:
 async def _generating(
     meter: _Meter, job: ForeignJob, shape: Shape, effort: Effort, wake_s: float | None
 ) -> MeasuredShape:
-    points = meter.points()
+    points = meter.points(effort)
     times: dict[StepPoint, list[float]] = {point: [] for point in points}
     for _ in range(effort.least_rounds):
         for point in points:
@@ -150,14 +152,16 @@ class _Meter:
         await self.step_s(StepPoint(chunks=((0, 8),)))
         await self.step_s(StepPoint(cached=(16,) * 4))
 
-    def points(self) -> list[StepPoint]:
-        room = self._config.max_positions - GAPS - 2
+    def points(self, effort: Effort) -> list[StepPoint]:
+        """What is cached must first be computed: not more of it than the effort allows."""
+        room = min(self._config.max_positions - GAPS - 2, effort.most_context)
         lengths = [length for length in LENGTHS if length <= room] or [max(1, room // 2)]
+        capacity = min(self._capacity, CACHED_TIMES * effort.most_context)
         decoding = [
             StepPoint(cached=(length,) * batch)
             for length in lengths
             for batch in BATCHES
-            if batch * (length + GAPS) <= self._capacity
+            if batch * (length + GAPS) <= capacity
         ]
         prompts = [StepPoint(chunks=((0, length),)) for length in PROMPTS if length <= room]
         return decoding + prompts

@@ -23,6 +23,7 @@ from placement.units import Bytes
 from serving.models import ModelConfig, stage_boundaries
 from serving.profiler.effort import Effort
 from serving.profiler.fit import fit_step_cost, relative_errors, summarise
+from serving.profiler.measure import UNDISTURBED
 from serving.profiler.points import StepPoint
 from serving.profiler.results import MeasuredModel, MeasuredShape
 from serving.sampling import SamplingParams
@@ -114,8 +115,7 @@ async def _generating(
             times[point].append(await meter.step_s(point))
     beside_s = _beside_s(times)
     seconds = {
-        point: max(float(np.median(taken)) - (beside_s if point.chunks else 0.0), 1e-6)
-        for point, taken in times.items()
+        point: max(_undisturbed(taken) - (beside_s if point.chunks else 0.0), 1e-6) for point, taken in times.items()
     }
     # Every third is kept back to judge the fit by.
     fitted = [point for place, point in enumerate(points) if place % 3 != 1]
@@ -133,7 +133,7 @@ async def _one_pass(meter: _Meter, job: ForeignJob, shape: Shape, effort: Effort
     latency = {}
     for inputs in INPUTS:
         taken = [await meter.pass_s(inputs, job.input_tokens) for _ in range(effort.least_rounds)]
-        latency[inputs] = (float(np.median(taken)) / shape.pp,) * shape.pp
+        latency[inputs] = (_undisturbed(taken) / shape.pp,) * shape.pp
     return ShapeProfile(shape.tp, shape.pp, (_weight_bytes(job, shape),) * shape.pp, latency, wake=wake_s)
 
 
@@ -202,7 +202,11 @@ def _beside_s(times: dict[StepPoint, list[float]]) -> float:
     """What the shortest prompt takes beyond a step that decodes as little."""
     prompt = min((point for point in times if point.chunks), key=lambda point: point.chunks[0][1])
     token = min((point for point in times if point.cached), key=lambda point: (len(point.cached), point.cached))
-    return max(0.0, float(np.median(times[prompt]) - np.median(times[token])))
+    return max(0.0, _undisturbed(times[prompt]) - _undisturbed(times[token]))
+
+
+def _undisturbed(taken: list[float]) -> float:
+    return float(np.quantile(taken, UNDISTURBED))
 
 
 def _stages(cost: StepCost, pp: int) -> tuple[StepCost, ...]:

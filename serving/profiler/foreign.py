@@ -23,6 +23,7 @@ from placement.units import Bytes
 from serving.models import ModelConfig, stage_boundaries
 from serving.profiler.effort import Effort
 from serving.profiler.fit import fit_step_cost, relative_errors, summarise
+from serving.profiler.measure import UNDISTURBED
 from serving.profiler.points import StepPoint
 from serving.profiler.results import MeasuredModel, MeasuredShape
 from serving.sampling import SamplingParams
@@ -40,6 +41,8 @@ INPUTS = (1, 2, 4, 8)
 """Batches of a one-pass model."""
 CACHE_SHARE = 0.5
 """Of a device's memory, what the engine's cache may take while it is measured."""
+CACHED_TIMES = 4
+"""Cached tokens of a batch, in longest sequences."""
 KIND = "engine"
 
 
@@ -105,15 +108,14 @@ async def _wake_s(group: Group, engine: EngineConfig) -> float | None:
 async def _generating(
     meter: _Meter, job: ForeignJob, shape: Shape, effort: Effort, wake_s: float | None
 ) -> MeasuredShape:
-    points = meter.points()
+    points = meter.points(effort)
     times: dict[StepPoint, list[float]] = {point: [] for point in points}
     for _ in range(effort.least_rounds):
         for point in points:
             times[point].append(await meter.step_s(point))
     beside_s = _beside_s(times)
     seconds = {
-        point: max(float(np.median(taken)) - (beside_s if point.chunks else 0.0), 1e-6)
-        for point, taken in times.items()
+        point: max(_undisturbed(taken) - (beside_s if point.chunks else 0.0), 1e-6) for point, taken in times.items()
     }
     # Every third is kept back to judge the fit by.
     fitted = [point for place, point in enumerate(points) if place % 3 != 1]
@@ -131,7 +133,7 @@ async def _one_pass(meter: _Meter, job: ForeignJob, shape: Shape, effort: Effort
     latency = {}
     for inputs in INPUTS:
         taken = [await meter.pass_s(inputs, job.input_tokens) for _ in range(effort.least_rounds)]
-        latency[inputs] = (float(np.median(taken)) / shape.pp,) * shape.pp
+        latency[inputs] = (_undisturbed(taken) / shape.pp,) * shape.pp
     return ShapeProfile(shape.tp, shape.pp, (_weight_bytes(job, shape),) * shape.pp, latency, wake=wake_s)
 
 
@@ -150,14 +152,16 @@ class _Meter:
         await self.step_s(StepPoint(chunks=((0, 8),)))
         await self.step_s(StepPoint(cached=(16,) * 4))
 
-    def points(self) -> list[StepPoint]:
-        room = self._config.max_positions - GAPS - 2
+    def points(self, effort: Effort) -> list[StepPoint]:
+        """What is cached must first be computed: not more of it than the effort allows."""
+        room = min(self._config.max_positions - GAPS - 2, effort.most_context)
         lengths = [length for length in LENGTHS if length <= room] or [max(1, room // 2)]
+        capacity = min(self._capacity, CACHED_TIMES * effort.most_context)
         decoding = [
             StepPoint(cached=(length,) * batch)
             for length in lengths
             for batch in BATCHES
-            if batch * (length + GAPS) <= self._capacity
+            if batch * (length + GAPS) <= capacity
         ]
         prompts = [StepPoint(chunks=((0, length),)) for length in PROMPTS if length <= room]
         return decoding + prompts
@@ -198,7 +202,11 @@ def _beside_s(times: dict[StepPoint, list[float]]) -> float:
     """What the shortest prompt takes beyond a step that decodes as little."""
     prompt = min((point for point in times if point.chunks), key=lambda point: point.chunks[0][1])
     token = min((point for point in times if point.cached), key=lambda point: (len(point.cached), point.cached))
-    return max(0.0, float(np.median(times[prompt]) - np.median(times[token])))
+    return max(0.0, _undisturbed(times[prompt]) - _undisturbed(times[token]))
+
+
+def _undisturbed(taken: list[float]) -> float:
+    return float(np.quantile(taken, UNDISTURBED))
 
 
 def _stages(cost: StepCost, pp: int) -> tuple[StepCost, ...]:

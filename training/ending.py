@@ -15,7 +15,7 @@ from placement.compiled import entry_point
 from training.arrays import Floats, Ints
 
 RATIO = 1.5
-EDGES = 120.0 * (RATIO ** np.arange(36) - 1)
+EDGES: Floats = 120.0 * (RATIO ** np.arange(36, dtype=np.float64) - 1)
 """Seconds of running at which cells begin, [cells + 1]: 0, 60, 150, 285 and on to five years."""
 PRIOR = 4.0
 """Jobs that what is believed beforehand counts for, in each cell."""

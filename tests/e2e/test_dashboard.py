@@ -109,10 +109,10 @@ def test_the_page_shows_what_metrics_say(small, fresh):
     row = "#models-table tbody tr:first-child"
     assert fresh.text(f"{row} td").startswith(f"{math.floor(attainment * 1000) / 10:.1f}%")
     assert "3 refused" in fresh.text(row)
-    assert "small-0 misses its goal" in fresh.text("#troubles")
+    fresh.wait(lambda: "small-0 misses its goal" in fresh.text("#troubles"), 10, "no trouble is told")
     assert "cannot answer within" in fresh.text("#troubles")
     fresh.click("#model-refusals")
-    assert len(fresh.texts("#dialog tbody tr")) == 3
+    fresh.wait(lambda: len(fresh.texts("#dialog tbody tr")) == 3, 10, "the three refusals are not told")
     fresh.resize(390, 844)
     fresh.wait(lambda: fresh.run("document.documentElement.scrollWidth") == 390, 5, "it is wider than a phone")
     assert fresh.complaints() == []
@@ -147,7 +147,7 @@ def test_a_loan_and_a_recall_are_followed(tiny_models, tmp_path, fresh):
             "[...document.querySelectorAll('#happened button')].find(b => b.textContent == arguments[0]).click()",
             "Decided to take back",
         )
-        assert "demand is" in fresh.text("#dialog")
+        fresh.wait(lambda: "demand is" in fresh.text("#dialog"), 10, "the decision is not explained")
         assert "can be lent" in fresh.text("#dialog")
         assert fresh.complaints() == []
         # A group that dies is dead on the page, and back when it serves again.

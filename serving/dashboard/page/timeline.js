@@ -9,6 +9,14 @@ const KINDS = { group: "serving", job: "training", idle: "idle", dead: "dead" };
 const canvas = byId("strip"), chosen = byId("span"), kindChosen = byId("happened-kind");
 let known = null, happenedShown = "";
 
+// One stop for the Tab key, however long the list; the arrow keys go through it.
+byId("happened").addEventListener("keydown", event => {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!step) return;
+  const all = [...byId("happened").querySelectorAll("button")];
+  all[Math.min(Math.max(all.indexOf(document.activeElement) + step, 0), all.length - 1)]?.focus();
+  event.preventDefault();
+});
 canvas.addEventListener("click", event => {
   const hit = at(event);
   if (!hit) return;
@@ -165,7 +173,7 @@ function happened(history) {
   happenedShown = state;
   keep(byId("happened"), shown.toReversed(), mark => `${mark.at} ${mark.title}`, mark => make("li", {}, make("i", { class: mark.kind }),
     make("time", { text: clock(mark.at), datetime: new Date(mark.at * 1000).toISOString() }),
-    make("button", { type: "button", class: "plain", text: mark.title, onclick: () => showMark(mark) }),
+    make("button", { type: "button", class: "plain", tabindex: -1, text: mark.title, onclick: () => showMark(mark) }),
     make("span", { class: "why", text: brief(mark) })), () => {});
   if (!shown.length) byId("happened").replaceChildren(make("li", { text: "Nothing yet." }));
   else byId("happened").querySelectorAll("li:not(:has(time))").forEach(one => one.remove());

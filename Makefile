@@ -1,14 +1,18 @@
 # Needs Python 3.11+ and make; everything else is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# What does not wait for each other goes on side by side.
+MAKEFLAGS += -j2
 
-.PHONY: up test test-long browser check format clean
+.PHONY: up test test-long browser check compiled format clean
 
 up: .venv/.ready
 	$(BIN)/penstock up
 
-test: .venv/.ready browser check
-	$(BIN)/python -m pytest
+# On both cores what no clock judges, then alone what counts seconds or starts servers (tests/conftest.py says which).
+test: .venv/.ready browser check compiled
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long and not alone'
+	$(BIN)/python -m pytest -m 'not long and alone'
 
 test-long: .venv/.ready browser
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]' || true  # else skipped
@@ -24,6 +28,10 @@ check: .venv/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What tests call, compiled once, so that none waits for it.
+compiled: .venv/.ready
+	$(BIN)/python -m tests.warm
+
 format: .venv/.ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -34,5 +42,7 @@ clean:
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,load,postgres,trace,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
+	  -e '.[serve,load,postgres,trace,dev]'
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # on all cores; templates that are no Python are left
 	touch $@

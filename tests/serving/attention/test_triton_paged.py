@@ -1,20 +1,14 @@
 """The GPU kernels without a GPU: interpreted against the twin, and compiled ahead of time."""
 
-import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from placement.errors import InputError
+from tests.triton_runs import SHARED_BYTES, assert_interpreted, compiled_reports
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
-"""That one program may have."""
 LANES = {"sm_80": 32, "sm_90": 32, "sm_100": 32, "gfx942": 64}
 """Threads of a warp."""
 REGISTERS = {"sm_80": 65536, "sm_90": 65536, "sm_100": 65536, "gfx942": 131072}
@@ -27,41 +21,18 @@ sys.stdout.buffer.write(msgspec.json.encode(report(sys.argv[1])))
 """
 
 
-def environment(**changes):
-    # What was compiled once need not be compiled again: Triton's cache goes by what is compiled.
-    cache = Path(tempfile.gettempdir()) / f"penstock-triton-{os.getuid()}"
-    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return kept | {"TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"} | changes
-
-
 def test_interpreted_kernels_compute_what_the_twin_does():
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(HERE / "interpreted.py")],
-        cwd=ROOT,
-        env=environment(TRITON_INTERPRET="1"),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert " passed" in run.stdout
+    assert_interpreted(HERE / "interpreted.py")
 
 
 @pytest.fixture(scope="module")
 def reports():
     """All targets at once, a process each."""
-    options = {"cwd": ROOT, "env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    runs = {target: subprocess.Popen([sys.executable, "-c", SCRIPT, target], **options) for target in SHARED_BYTES}
-    try:
-        said = {target: run.communicate(timeout=240) for target, run in runs.items()}
-    finally:
-        for run in runs.values():
-            run.kill()
-            run.wait()
-    assert not any(run.returncode for run in runs.values()), said
     from serving.attention.kernel_report import KernelReport
 
-    return {target: msgspec.json.decode(out, type=list[KernelReport]) for target, (out, _) in said.items()}
+    return {
+        target: msgspec.json.decode(out, type=list[KernelReport]) for target, out in compiled_reports(SCRIPT).items()
+    }
 
 
 @pytest.mark.parametrize("target", SHARED_BYTES)

@@ -26,10 +26,12 @@ BURST_S = 0.05
 AMONG = 3.0
 """So many sequences in a lane show how steps hold; a burst would show crowded ones, which a fit may miss by much."""
 BUSY = 0.8
-"""Of what groups can do one by one: where batches begin to form."""
+"""Of what a lane can do one by one: where batches begin to form."""
 USUAL_S, SEED = 10.0, 1000
 """Where what comes together matters, it is looked at for so long, with arrivals by chance, as they are in use."""
 LEAST, MOST = 0.5, 4.0
+SOME_S = 1e-6
+"""With an overhead, however small, the simulator hands batches over ahead, as the server that is looked at does."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def look_at_service(
 ) -> Service:
     """`alone` requests that do not meet, then `burst` at once for each two groups (generating: some at a time)."""
     patient = replace(
-        problem, overhead=0.0, models=tuple(replace(model, slo=_patient(model.slo)) for model in problem.models)
+        problem, overhead=SOME_S, models=tuple(replace(model, slo=_patient(model.slo)) for model in problem.models)
     )
     few = demand_of(problem, rate="1", cv="0.01", duration=f"{2 * len(problem.models)}s", **traffic)
     rate = APART * len(plan.groups) / float(np.nanmean(simulated(patient, plan, few).latency_s))
@@ -68,7 +70,7 @@ def look_at_service(
     count = burst * max(len(plan.groups) / 2, 1)
     among = {"rate": f"{count / BURST_S}", "duration": f"{BURST_S}s"}
     lanes = float(np.mean([group.pp for group in plan.groups]))
-    crowd = AMONG * lanes if any(model.generates for model in problem.models) else BUSY
+    crowd = lanes * (AMONG if any(model.generates for model in problem.models) else BUSY)
     if any(model.generates or _has_batches(model) for model in problem.models):
         among = {"rate": f"{crowd / APART * rate}", "duration": f"{USUAL_S}s"}
         told |= {"cv": "1", "seed": SEED}

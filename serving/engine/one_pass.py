@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,26 @@ from serving.engine.outputs import Answered, Output, Refused
 from serving.engine.scheduler import Limits
 from serving.engine.step import PassResult, PassStep, Result, build_pass_step
 
+ROOM = 4
+"""Batches for each stage that may be under way: where stages take unlike times, some wait between them, and what waits
+before the first would lose the time it is free. The planner reckons with room without bound."""
+MAX_ANSWER_BYTES = 8 * 2**20
+"""One message must hold a request's answer, beside the others of its last step."""
+
 
 @dataclass
-class _Input:
+class Input:
     request: str
     tokens: list[int]
     kinds: list[int]
     since: float
+
+
+class TakenInputs(NamedTuple):
+    """A step that has begun, by its number."""
+
+    number: int
+    inputs: list[Input]
 
 
 @dataclass
@@ -34,13 +48,13 @@ class PassEngine:
     max_positions: int
     width: int
     """Numbers in an answer's row."""
-    lanes: int = 1
+    stages: int = 1
     limits: Limits = field(default_factory=Limits)
     now: Callable[[], float] = time.monotonic
-    _waiting: deque[_Input] = field(default_factory=deque)
+    _waiting: deque[Input] = field(default_factory=deque)
     _missing: dict[str, int] = field(default_factory=dict)
     _rows: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
-    _flying: dict[int, list[_Input]] = field(default_factory=dict)
+    _flying: dict[int, list[Input]] = field(default_factory=dict)
     _steps: int = 0
 
     def submit(self, request: str, inputs: list[list[int]], kinds: list[list[int]] | None = None) -> None:
@@ -49,6 +63,9 @@ class PassEngine:
             raise InputError(f"request {request!r} is open already; ids must differ")
         if not inputs:
             raise InputError("input: nothing given; at least one text is needed")
+        most = max(MAX_ANSWER_BYTES // (4 * self.width), 1)
+        if len(inputs) > most:
+            raise InputError(f"input: {len(inputs)} texts; of this model, one answer holds {most}")
         kinds = kinds or [[0] * len(tokens) for tokens in inputs]
         for tokens, row in zip(inputs, kinds, strict=True):
             if not 0 < len(tokens) <= self.max_positions:
@@ -60,7 +77,7 @@ class PassEngine:
         self._missing[request] = len(inputs)
         self._rows[request] = []
         since = self.now()
-        self._waiting.extend(_Input(request, tokens, row, since) for tokens, row in zip(inputs, kinds, strict=True))
+        self._waiting.extend(Input(request, tokens, row, since) for tokens, row in zip(inputs, kinds, strict=True))
 
     @property
     def running(self) -> int:
@@ -76,13 +93,14 @@ class PassEngine:
         return self._waiting[0].since if self._waiting else math.inf
 
     def has_work(self) -> bool:
-        return bool(self._waiting) and len(self._flying) < self.lanes
+        return bool(self._waiting) and len(self._flying) < ROOM * self.stages
 
-    def begin(self) -> PassStep | None:
-        """As many inputs as the limits let run together, at least one."""
+    def take(self) -> TakenInputs | None:
+        """What `begin` would run, without the arrays that only shards need: as many inputs as the limits let run
+        together, at least one."""
         if not self.has_work():
             return None
-        taken: list[_Input] = []
+        taken: list[Input] = []
         budget = self.limits.step_tokens
         while self._waiting and len(taken) < self.limits.sequences:
             if taken and len(self._waiting[0].tokens) > budget:
@@ -91,7 +109,14 @@ class PassEngine:
             budget -= len(taken[-1].tokens)
         self._steps += 1
         self._flying[self._steps] = taken
-        return build_pass_step(self._steps, self.model, [one.tokens for one in taken], [one.kinds for one in taken])
+        return TakenInputs(self._steps, taken)
+
+    def begin(self) -> PassStep | None:
+        taken = self.take()
+        if taken is None:
+            return None
+        number, inputs = taken
+        return build_pass_step(number, self.model, [one.tokens for one in inputs], [one.kinds for one in inputs])
 
     def complete(self, result: Result) -> list[Output]:
         assert isinstance(result, PassResult)

@@ -20,17 +20,18 @@ from placement.profile import Shape
 from serving.engine import Generator
 from serving.engine.blocks import BLOCK_TOKENS
 from serving.worker.book import Book, Held
+from serving.worker.control import Control
 from serving.worker.document import WorkerDocument
 from serving.worker.emulated_clocks import EARLY_S, Alarms, StageClocks
 from serving.worker.emulated_engine import Work, make_engine
 from serving.worker.emulated_model import EmulatedModel
 from serving.worker.launcher import Exit
 from serving.worker.link import Link
-from serving.worker.listener import Listener, listen
 from serving.worker.messages import (
     Cancel,
     Done,
     Drain,
+    Echo,
     Ended,
     Generate,
     Hello,
@@ -45,7 +46,6 @@ from serving.worker.messages import (
     TakeRoutes,
     Unload,
 )
-from serving.worker.settings import LinkSettings
 
 FIRST_PID = 2**30
 """No process has such a number: a signal to an emulated worker reaches nobody."""
@@ -67,6 +67,8 @@ class EmulatedGroup:
         self.name = document.group
         self._document, self._find_model = document, find_model
         self._kind, self._span = kind, span
+        self._control = Control(document, self._open, self._obey, self._lose_controller, least_life_s=0.0)
+        self._report = self._control.report
         self._clocks = StageClocks(document.pp)
         self._alarms = Alarms(self._fail)
         self._book: Book[Work] = Book(document.group, self._report)
@@ -81,8 +83,6 @@ class EmulatedGroup:
         self._now = 0.0
         """When what is being done is due: the loop may be late."""
         self._pids: dict[int, int] = {}
-        self._listener: Listener[Report, Order] | None = None
-        self._link: Link[Report, Order] | None = None
         loop = asyncio.get_running_loop()
         self._exits: list[asyncio.Future[Exit]] = [loop.create_future() for _ in range(document.layout.devices)]
 
@@ -97,17 +97,8 @@ class EmulatedGroup:
 
     async def listen(self) -> None:
         """Wait for the controller at the document's address."""
-        document = self._document
-        self._listener = await listen(
-            document.control,
-            Order,
-            self._take_controller,
-            lambda _, order: self._obey(order),
-            self._lose_controller,
-            secret=document.secret.encode() if document.secret else None,
-            settings=LinkSettings(life_s=document.life_s, ping_s=document.life_s / 4),
-        )
-        _log.info("emulated group %s listens at %s", self.name, self._listener.address)
+        await self._control.listen()
+        _log.info("emulated group %s listens at %s", self.name, self._document.control)
 
     def join(self, rank: int, pid: int) -> None:
         """A device is there; when all are, the controller is greeted."""
@@ -123,36 +114,26 @@ class EmulatedGroup:
             return
         self._exits[rank].set_result(self._exit(rank, None, number))
         if rank == 0:
-            if self._link is not None:
-                _drop(self._link)
+            if self._control.link is not None:
+                _drop(self._control.link)
             self._end(code=1, why="the leader is gone")
         else:
             self._lose(f"group {self.name} (emulated): rank {rank} is gone: {signal.Signals(number).name}")
 
     # Links
 
-    def _take_controller(self, link: Link[Report, Order]) -> None:
-        if self._link is not None:
-            link.close(f"group {self.name} has a controller already")
-            return
-        self._link = link
+    def _open(self) -> None:
         self._greet()
-        assert self._listener is not None
-        self._listener.close()  # one descriptor less for each of thousands
+        self._control.wait_no_more()  # one descriptor less for each of thousands
 
-    def _lose_controller(self, link: Link[Report, Order], reason: str) -> None:
-        if link is self._link:
-            self._end(code=1, why=f"the controller is gone: {reason}")
+    def _lose_controller(self, reason: str) -> None:
+        self._end(code=1, why=f"the controller is gone: {reason}")
 
     def _greet(self) -> None:
         document = self._document
-        if self._link is not None and len(self._pids) == document.layout.devices:
+        if self._control.link is not None and len(self._pids) == document.layout.devices:
             pids = [self._pids[rank] for rank in sorted(self._pids)]
             self._report(Hello(self.name, document.tp, document.pp, pids, "emulated"))
-
-    def _report(self, message: Report) -> None:
-        if self._link is not None:
-            self._link.send(message)
 
     # Orders
 
@@ -164,6 +145,8 @@ class EmulatedGroup:
                 self._book.cancel(request)
             case Drain(id):
                 self._book.drain(id)
+            case Echo(id):
+                self._report(Done(id))
             case Load():
                 self._load(order)
             case Unload() | Suspend() | Resume():
@@ -284,16 +267,11 @@ class EmulatedGroup:
     def _lose(self, reason: str) -> None:
         """The controller is told why, and all is over."""
         self._report(Ended(reason))
-        if self._link is not None:
-            self._link.close(reason)
         self._end(code=1, why=reason)
 
     def _end(self, code: int, why: str) -> None:
         self._alarms.turn_off()
-        if self._listener is not None:
-            self._listener.close()
-        if self._link is not None:
-            self._link.close(why)
+        self._control.close(why)
         for rank, ended in enumerate(self._exits):
             if not ended.done():
                 ended.set_result(self._exit(rank, code, None, why))

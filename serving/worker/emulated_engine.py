@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,8 +21,8 @@ from serving.engine import Generator, PassEngine, TokenGoal, make_generator
 from serving.engine.goal import step_load
 from serving.engine.scheduler import Limits
 from serving.engine.sequence import Sequence
-from serving.engine.step import GenerateResult, PassResult, PassStep, Result
-from serving.sampling import TokenLogprobs, uniforms
+from serving.engine.step import GenerateResult, PassResult, Result
+from serving.sampling import TokenLogprobs
 from serving.sampling.parameters import LARGEST_BIAS
 from serving.worker.emulated_model import EmulatedModel, cache_blocks
 from serving.worker.messages import ModelSpec
@@ -110,16 +111,14 @@ class PassTimes:
         self._sizes = sorted(entry.stage_latency)
 
     def take(self) -> Work | None:
-        step = self.engine.begin()
-        if step is None:
+        taken = self.engine.take()
+        if taken is None:
             return None
-        batches = split_batch(len(step.starts) - 1, self._sizes)
-        return Work(self.engine.model, [list(self._latency[size]) for size in batches], self._result(step))
-
-    def _result(self, step: PassStep) -> PassResult:
-        ends = zip(step.starts[:-1].tolist(), step.starts[1:].tolist(), strict=True)
-        seeds = np.array([_text_seed(step.tokens[start:stop]) for start, stop in ends], np.int64)
-        return PassResult(step.number, step.model, unit_vectors(seeds, self.engine.width))
+        number, inputs = taken
+        batches = split_batch(len(inputs), self._sizes)
+        values = np.array([unit_vector(one.tokens, self.engine.width) for one in inputs])
+        result = PassResult(number, self.engine.model, values)
+        return Work(self.engine.model, [list(self._latency[size]) for size in batches], result)
 
 
 def split_batch(inputs: int, sizes: list[int]) -> list[int]:
@@ -138,12 +137,13 @@ def choose_token(one: Sequence, vocabulary: int) -> int:
     return _wished(token, one, vocabulary) if one.stop_tokens or one.params.logit_bias else token
 
 
-def unit_vectors(seeds: NDArray[np.int64], width: int) -> NDArray[np.float32]:
-    """float32 [seeds, width], each of length one."""
-    drawn = uniforms(np.repeat(seeds, width), np.tile(np.arange(width), len(seeds)))
-    rows = (drawn - 0.5).reshape(len(seeds), width)
-    scaled: NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return scaled.astype(np.float32)
+def unit_vector(tokens: list[int], width: int) -> NDArray[np.float32]:
+    """float32 [width] of length one, from a digest of the tokens: few array operations, since thousands of emulated
+    workers share a core."""
+    digest = hashlib.shake_128(array("q", tokens)).digest(4 * width)
+    row: NDArray[np.float32] = np.frombuffer(digest, np.int32).astype(np.float32)
+    row /= math.sqrt(row @ row)
+    return row
 
 
 def _mixed(seed: int, index: int) -> int:
@@ -167,8 +167,3 @@ def _logprobs(count: int, vocabulary: int) -> TokenLogprobs:
     each = -math.log(vocabulary)
     count = min(count, vocabulary)
     return TokenLogprobs(each, list(range(count)), [each] * count)
-
-
-def _text_seed(tokens: NDArray[np.int32]) -> int:
-    digest = hashlib.blake2b(tokens.tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)

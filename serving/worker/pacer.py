@@ -26,11 +26,11 @@ LOOK_S = 0.02
 FRESH = 0.4
 """How much a look counts against those before."""
 USUAL = 1.15
-"""Up to here a product varies on a core that nobody slows down."""
+"""A product that takes so much less than the usual one shows that others were there when that was found."""
 
 
 class CoreSpeed:
-    """How many times as long as on a core of its own this thread's work takes now; 1 where that is hard to tell."""
+    """How many times as long as on a core of its own this thread's work takes now."""
 
     def __init__(self) -> None:
         self._left, self._right = torch.ones(ROWS, WIDTH), torch.ones(WIDTH, WIDTH)
@@ -41,14 +41,14 @@ class CoreSpeed:
 
     @property
     def slowness(self) -> float:
-        return self._recent if self._recent > USUAL else 1.0
+        return max(self._recent, 1.0)
 
     def look(self) -> None:
         if time.perf_counter() < self._looked_s + LOOK_S:
             return
         self._product_s()  # what it needs is in the caches now
         taken_s = self._product_s()
-        if taken_s * USUAL < self._usual_s:  # others were here when it began
+        if taken_s * USUAL < self._usual_s:
             self._usual_s = taken_s
         self._recent += FRESH * (taken_s / self._usual_s - self._recent)
         self._looked_s = time.perf_counter()

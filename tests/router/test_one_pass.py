@@ -357,6 +357,30 @@ async def test_one_who_was_set_aside_comes_back_when_there_is_room():
 
 
 @scene
+async def test_a_goal_below_what_any_answer_takes_is_called_so():
+    s = Scene(one_second(overhead=0.25))
+    error = s.submit("absurd", slo_s=0.1)
+    assert (error.reason, error.retry_after_s) == ("refused", None)
+    assert str(error) == "'a': a goal of 100 ms is below the 250 ms that any answer takes, whatever it computes"
+    hasty = s.submit("hasty", slo_s=0.5)
+    assert str(hasty) == "'a' cannot answer within 0.500 s: no group could, even with nothing else to do"
+    assert_empty(s.router)
+
+
+@scene
+async def test_who_has_no_tenant_is_not_called_one():
+    s = Scene(one_second(slo=8.0))
+    for number in range(9):
+        s.submit(f"nameless {number}")
+    for number in range(3):
+        s.submit(f"modest {number}", tenant="modest")
+    assert s.submit("nameless again").reason == "refused"
+    message = s.router.statistics.refusals[-1].message
+    assert message == "requests without a tenant hold more than their share of what waits"
+    await s.end()
+
+
+@scene
 async def test_fair_share_of_tenants_under_pressure_and_only_then():
     s = Scene(one_second(slo=8.0))
     for number in range(8):

@@ -23,14 +23,12 @@ from router import LiveGroup, Router
 from serving.controller.change import Change, plan_change
 from serving.controller.journal import Journal
 from serving.controller.ledger import IDLE, Ledger, Owner
+from serving.controller.proving import Proving
 from serving.controller.runner import GroupRunner, Setup
 from serving.controller.steady import steadily
 
 DRAIN_S = 600.0
 """What open requests of a group that goes get to finish: as long as an answer may take."""
-PROBE_EVERY_S = 5.0
-PROBE_PATIENCE_S = 20.0
-"""A group that leaves a probe unanswered so long does not work."""
 RECENTLY_S = 60.0
 """A model is ready while one of its groups has answered within this time."""
 _LOOK_S = 0.02
@@ -65,6 +63,7 @@ class Controller:
         self._names = count()
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[Change]] = set()
+        self._proving = Proving()
         self._prober: asyncio.Task[None] | None = None
         if setup.foreign:
             router.reckon_with(self._wake_s)
@@ -79,7 +78,7 @@ class Controller:
             self.publish()
             await asyncio.gather(*(runner.settled() for runner in started))
             self.publish()
-        probing = steadily(PROBE_EVERY_S, self._probe, self.journal, "probes")
+        probing = steadily(self._proving.every_s, self._probe, self.journal, "probes")
         self._prober = asyncio.create_task(probing, name="prober")
 
     async def apply(self, plan: Plan, why: str) -> Change:
@@ -311,8 +310,7 @@ class Controller:
         self.router.apply(groups, back_by)
 
     async def _probe(self) -> None:
-        runners = list(self.runners.values())
-        await asyncio.gather(*(runner.prove(PROBE_PATIENCE_S, PROBE_EVERY_S) for runner in runners))
+        await asyncio.gather(*(self._proving.prove(runner) for runner in list(self.runners.values())))
 
 
 async def _nothing(needed: Collection[str]) -> None:

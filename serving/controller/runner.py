@@ -53,6 +53,8 @@ class Setup:
     probes: Mapping[str, Probe]
     check: Callable[[Plan], None] = lambda plan: None
     """Refuses, by an InputError, a plan that groups could not be brought to."""
+    wake_s: Callable[[PlannedGroup, str], float | None] = lambda group, model: None
+    """How long a model that is parked on the group takes to be awake, if that was measured."""
     pace: float = 1.0
     start_s: float = START_S
     foreign: frozenset[str] = frozenset()
@@ -202,56 +204,35 @@ class GroupRunner:
             await asyncio.wait((self._keeper,))
         self._settled.set()
 
-    async def prove(self, patience_s: float, every_s: float) -> None:
-        """Let every model that has not answered for a while show that it works; a group that does not is ended."""
-        group = self.group
-        for model in sorted(self.ready - self.parked | self._roused):
-            if group is None or not self._is_awake():
-                return
-            heard = group.heard.get(model, 0.0)
-            if heard > time.monotonic() - every_s:
-                self.proven[model] = heard
-                continue
-            try:
-                async with asyncio.timeout(patience_s):
-                    await probe(group, model, self.setup.probes[model])
-            except TimeoutError:
-                if not self._is_awake():
-                    return  # it waits at the gate
-                group.give_up(f"group {self.name}: {model!r} did not answer a probe within {patience_s:g} s")
-                return
-            except RequestFailed as error:
-                if model not in self.ready - self.parked | self._roused or not self._is_awake():
-                    continue  # it was given up, or put to sleep, meanwhile
-                group.give_up(f"group {self.name}: {model!r} fails a probe: {error}")
-                return
-            except GroupLost:
-                return
-            self.proven[model] = time.monotonic()
+    @property
+    def provable(self) -> frozenset[str]:
+        """Models that can be asked whether they work."""
+        return frozenset(self.ready - self.parked | self._roused)
 
     @property
-    def _is_foreign(self) -> bool:
+    def foreign(self) -> bool:
+        """Its models run on engines of others."""
         return is_foreign(self.spec, self.setup.foreign)
 
     @property
     def parked(self) -> frozenset[str]:
         """Models of which one at a time is awake: where engines of others have more than one model, all of them."""
         spec = self.spec
-        return frozenset(_names(spec) if spec.parked and self._is_foreign else spec.parked)
+        return frozenset(_names(spec) if spec.parked and self.foreign else spec.parked)
 
     @property
     def _roused(self) -> frozenset[str]:
         """Of those, the one that is awake on engines of others: it must answer probes."""
         handle = self.handle
-        if not self._is_foreign or not isinstance(handle, ParkingGroup) or handle.awake is None:
+        if not self.foreign or not isinstance(handle, ParkingGroup) or handle.awake is None:
             return frozenset()
         return frozenset((handle.awake,))
 
     def wake_s(self, model: str) -> float:
-        """How long a model that waits its turn on another's engine will take to be awake, by the last time; of other
-        parked models the router's tables know."""
+        """How long a model that waits its turn on another's engine will take to be awake, by the last time or its
+        profile; of other parked models the router's tables know."""
         handle = self.handle
-        if not isinstance(handle, ParkingGroup) or not self._is_foreign or handle.awake == model:
+        if not isinstance(handle, ParkingGroup) or not self.foreign or handle.awake == model:
             return 0.0
         return handle.wake_s.get(model, 0.0)
 
@@ -261,7 +242,9 @@ class GroupRunner:
         if resident is not None and isinstance(self.handle, ParkingGroup):
             await self.handle.rouse(resident)
 
-    def _is_awake(self) -> bool:
+    @property
+    def is_awake(self) -> bool:
+        """It should answer what it is asked."""
         return self.state == "serving" and not self.is_lent and not self._asleep
 
     # Its life
@@ -301,7 +284,7 @@ class GroupRunner:
             backend="nccl" if setup.devices[planned.devices[0]].startswith("cuda") else room.backend,
             tcp=room.tcp,
             pace=setup.pace,
-            foreign=self._is_foreign,
+            foreign=self.foreign,
         )
         began = time.monotonic()
         group = await start_group(spec, setup.launcher, setup.start_s)
@@ -311,7 +294,8 @@ class GroupRunner:
             if group.lost is not None:
                 return group.lost
             self.group = group
-            self.handle = ParkingGroup(group, self.parked) if planned.parked else group
+            wake_s = {name: found for name in self.parked if (found := setup.wake_s(planned, name)) is not None}
+            self.handle = ParkingGroup(group, self.parked, wake_s) if planned.parked else group
             self.failed.clear()
             self.met.set()
             await self.may_load.wait()
@@ -337,7 +321,7 @@ class GroupRunner:
 
     async def _take_up(self, group: Group, models: list[str]) -> None:
         """Load each and let it answer once; one that cannot be loaded leaves the others alone."""
-        if self._is_foreign and isinstance(self.handle, ParkingGroup):
+        if self.foreign and isinstance(self.handle, ParkingGroup):
             await self.handle.rest()  # there is room for one
         for model in models:
             try:

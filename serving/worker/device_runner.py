@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from moe.expert_placement import ExpertPlacement
 from placement.errors import InputError
 from serving.engine.step import Step
@@ -51,6 +53,7 @@ class DeviceRunner:
             tensor=self._tensor,
             device=self.document.torch_device,
             precision=check_precision(spec.precision),
+            graphs=spec.graphs,
         )
         runner.warm()
         self._runners[spec.name] = runner
@@ -59,6 +62,11 @@ class DeviceRunner:
     def unload(self, model: str) -> None:
         self._runners.pop(model, None)
         self._moves.pop(model, None)
+
+    def graph_sizes(self, model: str) -> list[int]:
+        """Of a loaded model's decoding steps that are recorded."""
+        runner = self._runners.get(model)
+        return runner.graph_sizes if isinstance(runner, GenerateRunner) else []
 
     def prepare_experts(self, model: str, experts: list[list[list[int]]]) -> dict[str, Any]:
         """Read the experts that this device lacks; like `load`, beside `run`. What they are, for all to compare."""
@@ -86,6 +94,7 @@ class DeviceRunner:
 
     def suspend(self, model: str) -> None:
         self._runners[model].suspend()
+        torch.cuda.empty_cache()  # what torch keeps at hand is not free for a trainer
 
     def resume(self, model: str) -> None:
         self._runners[model].resume()

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from serving.worker.control import Control
 from serving.worker.document import WorkerDocument
 from serving.worker.link import Link
-from serving.worker.listener import listen
+from serving.worker.listener import Listener, listen
 from serving.worker.mail import Mail
 from serving.worker.messages import Broken, Command, Ended, Hello, Joined, Order, Reply, Report, StepResult
 from serving.worker.settings import LinkSettings
-
-CONTROLLER_LIFE_S = 30.0
-"""A controller that dies on this machine closes its link at once; a busy one must not cost a group its life."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,9 @@ class Front:
         self._settings = LinkSettings(life_s=document.life_s, ping_s=document.life_s / 4)
         self._secret = document.secret.encode() if document.secret else None
         self._ranks: dict[Link[Command, Reply], int] = {}
-        self._controller: Link[Report, Order] | None = None
+        self._control = Control(document, self._say_hello, self._take_order, self._lose_controller)
         self._hello: Hello | None = None
-        self._listeners: list[object] = []
+        self._listener: Listener[Command, Reply] | None = None
         self.on_result: Callable[[StepResult], bool] = lambda reply: False
         """On the mail's thread: takes a step's result, or leaves it to the main thread."""
         self.mail.call(self._listen())
@@ -52,8 +50,9 @@ class Front:
         self.mail.call(self._greet(hello))
 
     def report(self, message: Report, at_once: bool = False) -> None:
-        if self._controller is not None:
-            self._controller.post(message, at_once)
+        link = self._control.link
+        if link is not None:
+            link.post(message, at_once)
 
     def command(self, message: Command) -> None:
         for link in list(self._ranks):
@@ -61,9 +60,8 @@ class Front:
 
     def say_ended(self, reason: str) -> None:
         """On the mail's thread: the controller's last word from this group."""
-        if self._controller is not None:
-            self._controller.send(Ended(reason))
-            self._controller.close(reason)
+        self._control.report(Ended(reason))
+        self._control.close(reason)
 
     def fail(self, reason: str) -> None:
         """From the main thread, which cannot go on."""
@@ -75,18 +73,9 @@ class Front:
 
     async def _listen(self) -> None:
         document = self._document
-        control = await listen(
-            document.control,
-            Order,
-            self._take_controller,
-            lambda _, message: self.mail.inbox.put(FromController(message)),
-            self._lose_controller,
-            secret=self._secret,
-            settings=LinkSettings(life_s=max(CONTROLLER_LIFE_S, document.life_s), ping_s=document.life_s / 4),
-        )
-        self._listeners.append(control)
+        await self._control.listen()
         if document.layout.devices > 1:
-            members = await listen(
+            self._listener = await listen(
                 document.leader,
                 Reply,
                 lambda link: None,
@@ -95,24 +84,20 @@ class Front:
                 secret=self._secret,
                 settings=self._settings,
             )
-            self._listeners.append(members)
 
     async def _greet(self, hello: Hello) -> None:
         self._hello = hello
-        if self._controller is not None:
-            self._controller.send(hello)
+        self._say_hello()
 
-    def _take_controller(self, link: Link[Report, Order]) -> None:
-        if self._controller is not None:
-            link.close(f"group {self._document.group} has a controller already")
-            return
-        self._controller = link
+    def _say_hello(self) -> None:
         if self._hello is not None:
-            link.send(self._hello)
+            self._control.report(self._hello)
 
-    def _lose_controller(self, link: Link[Report, Order], reason: str) -> None:
-        if link is self._controller:
-            self.mail.lost(f"the controller of {self._document.group} is gone: {reason}")
+    def _take_order(self, order: Order) -> None:
+        self.mail.inbox.put(FromController(order))
+
+    def _lose_controller(self, reason: str) -> None:
+        self.mail.lost(f"the controller of {self._document.group} is gone: {reason}")
 
     def _take_reply(self, link: Link[Command, Reply], message: Reply) -> None:
         if isinstance(message, Joined):

@@ -29,6 +29,7 @@ from serving.worker.messages import (
     Cancel,
     Done,
     Drain,
+    Echo,
     Ended,
     Generate,
     Hello,
@@ -151,6 +152,10 @@ class Group:
         """Take no more requests, and wait until those that are open have ended."""
         await self._order(Drain)
 
+    async def echo(self) -> None:
+        """Returns when the main thread of every device has come to this order; of our own workers."""
+        await self._order(Echo)
+
     async def generate(
         self, request: str, model: str, prompt: list[int], params: SamplingParams
     ) -> AsyncGenerator[Produced, None]:
@@ -176,6 +181,11 @@ class Group:
         self, request: str, model: str, inputs: list[list[int]], kinds: list[list[int]] | None = None
     ) -> NDArray[np.float32]:
         """float32 [inputs, width]"""
+        answer = await self.answer(Infer(request, model, inputs, kinds))
+        return np.frombuffer(answer.values, np.float32).reshape(answer.inputs, -1)
+
+    async def answer(self, order: Infer) -> Answered:
+        """What the group makes of it."""
         if not self.gate.is_set():
             await self.gate.wait()
         answer: asyncio.Future[Output] = asyncio.get_running_loop().create_future()
@@ -184,16 +194,16 @@ class Group:
             if not answer.done():
                 answer.set_result(output)
 
-        self._begin(request, Infer(request, model, inputs, kinds), take)
+        self._begin(order.request, order, take)
         output: Output | None = None
         try:
             output = await answer
         finally:
-            self._end(request, cancel=output is None)
+            self._end(order.request, cancel=output is None)
         if isinstance(output, Refused):
             raise _failure(output)
         assert isinstance(output, Answered)
-        return np.frombuffer(output.values, np.float32).reshape(output.inputs, -1)
+        return output
 
     def give_up(self, reason: str) -> None:
         """End the group as if it had died, for this reason."""
@@ -279,12 +289,15 @@ class Group:
 
     async def _order(self, make: Callable[[int], Order]) -> dict[str, Any]:
         self._check()
-        self._next_id += 1
-        done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
-        self._orders[self._next_id] = done
         assert self._link is not None
-        self._link.send(make(self._next_id))
-        answer = await done
+        self._next_id = id = self._next_id + 1
+        self._link.send(make(id))
+        done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        self._orders[id] = done
+        try:
+            answer = await done
+        finally:
+            self._orders.pop(id, None)
         if answer.error:
             raise InputError(answer.error)
         return answer.facts
@@ -293,9 +306,12 @@ class Group:
         self._check()
         if request in self._open:
             raise RequestFailed("invalid", f"request {request!r} is open already; ids must differ")
-        self._open[request] = take
         assert self._link is not None
-        self._link.send(order)
+        try:
+            self._link.send(order)
+        except InputError as error:
+            raise RequestFailed("invalid", str(error)) from error
+        self._open[request] = take
 
     def _end(self, request: str, cancel: bool) -> None:
         self._open.pop(request, None)

@@ -36,6 +36,7 @@ from serving.worker.messages import (
     Command,
     Done,
     Drain,
+    Echo,
     Generate,
     Hello,
     Infer,
@@ -203,6 +204,9 @@ class Leader:
                 self._try(self._take_routes, order)
             case Drain(id):
                 self._book.drain(id)
+            case Echo(id):
+                self._command(order)
+                self._start(id, lambda error: self._report(Done(id, error)), lambda: None)
             case Stop():
                 self._is_stopping = True
                 self._command(Leave())
@@ -268,7 +272,8 @@ class Leader:
                 self._command(Unload(-1, spec.name))
             else:
                 self._book.add(spec.name, Held(engine, engine.begin))
-            self._front.report(Done(id, error, {"blocks": blocks, "block_tokens": BLOCK_TOKENS}))
+            facts = {"blocks": blocks, "block_tokens": BLOCK_TOKENS, "graphs": self._device.graph_sizes(spec.name)}
+            self._front.report(Done(id, error, facts))
 
         self._expect(id, conclude)
         own = self._front.mail.inbox

@@ -37,6 +37,7 @@ LINGER_S = 1.0
 """How long a closed link's last bytes may take."""
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError)
+_UNSENDABLE = (TypeError, ValueError, OverflowError, RecursionError)
 _log = logging.getLogger(__name__)
 
 
@@ -181,7 +182,12 @@ class Link(asyncio.Protocol, Generic[S, R]):
             raise FrameError(f"malformed message: {error}") from error
 
     def _make_frame(self, message: S) -> bytes:
-        payload = self._encode(message)
+        """An InputError says why a message cannot be sent; the link goes on."""
+        try:
+            payload = self._encode(message)
+        except _UNSENDABLE as error:
+            what = type(message).__name__
+            raise InputError(f"{self.peer}: this {what} cannot be sent: {type(error).__name__}: {error}") from error
         if len(payload) > self._settings.max_frame_bytes:
             most = self._settings.max_frame_bytes
             raise InputError(f"{self.peer}: a message of {len(payload)} bytes; a frame may have {most}")

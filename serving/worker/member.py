@@ -19,6 +19,7 @@ from serving.worker.messages import (
     Broken,
     Command,
     Done,
+    Echo,
     Joined,
     Leave,
     LoadShard,
@@ -106,5 +107,7 @@ def _obey(command: Command, device: DeviceRunner, loader: Loader, mover: Loader,
             )
         case SwitchExperts(model, go):
             device.switch_experts(model, go)
+        case Echo(id):
+            link.post(Done(id))
         case TakeRoutes(id, model):
             link.post(Done(id, "", device.take_routes(model)))

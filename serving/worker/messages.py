@@ -29,6 +29,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     name: str
     path: str
     precision: str = "fp32"
+    graphs: bool = False
+    """Record decoding steps as CUDA graphs."""
     kv_bytes: int = 0
     """Cache on each device; a generating model needs some."""
     step_tokens: int = 512
@@ -95,6 +97,12 @@ class TakeRoutes(_Message, frozen=True):
 
 class Drain(_Message, frozen=True):
     """Take no more requests; done when none is open."""
+
+    id: int
+
+
+class Echo(_Message, frozen=True):
+    """Done when the main thread of every device has come to it: none is stuck. Nothing is computed."""
 
     id: int
 
@@ -217,7 +225,7 @@ class Broken(_Message, frozen=True):
     reason: str
 
 
-Order = Load | Unload | Suspend | Resume | PlaceExperts | TakeRoutes | Drain | Stop | Generate | Infer | Cancel
+Order = Load | Unload | Suspend | Resume | PlaceExperts | TakeRoutes | Drain | Echo | Stop | Generate | Infer | Cancel
 Report = Hello | Done | Outputs | Ended
-Command = RunStep | LoadShard | Unload | Suspend | Resume | PlaceExperts | SwitchExperts | TakeRoutes | Leave
+Command = RunStep | LoadShard | Unload | Suspend | Resume | PlaceExperts | SwitchExperts | TakeRoutes | Echo | Leave
 Reply = Joined | Done | StepResult | Broken

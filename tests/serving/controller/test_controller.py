@@ -8,18 +8,18 @@ import pytest
 
 from placement.errors import InputError
 from placement.planner import default_steps, make_plan
-from placement.profile import Profile, ShapeProfile
 from placement.search.effort import Effort
-from placement.units import Bytes
-from router import NotServed
+from router import NotServed, Router
 from serving.controller import views
+from serving.controller.controller import Controller
 from serving.controller.journal import Journal
 from serving.controller.probe import probe
 from serving.controller.status import explain_text, status_text
 from serving.controller.steady import steadily
+from serving.sampling import SamplingParams
 from serving.worker.emulated_launcher import EmulatedLauncher
-from serving.worker.group import RequestFailed
-from tests.serving.controller.worlds import EMULATED, chat, embed, group, plan, problem, run, serving, until
+from serving.worker.group import GroupLost, RequestFailed
+from tests.serving.controller.worlds import EMULATED, chat, embed, group, plan, problem, run, serving, setup, until
 
 
 def test_a_plan_serves():
@@ -34,6 +34,35 @@ def test_a_plan_serves():
             assert [one["kind"] for one in status["groups"]] == ["emulated", "emulated"]
             names = {family.name for family in views.figures(controller)}
             assert {"device_owner", "group_up", "group_deaths", "kv_cache_blocks_used"} <= names
+
+    run(work())
+
+
+def test_what_cannot_be_told_to_a_group_fails_alone_and_the_group_serves():
+    """A path whose bytes are no text, and a token that no message holds."""
+
+    async def work():
+        world = problem()
+        spec_of = setup().spec_of
+
+        def odd(group, model):
+            return msgspec.structs.replace(spec_of(group, model), path="caf\udce9" if model == "embed" else model)
+
+        controller = Controller(world, Router(world, (GroupLost,)), replace(setup(), spec_of=odd))
+        await controller.start(plan(group(0)), "a test")
+        try:
+            [runner] = controller.runners.values()
+            assert "embed" in controller.unready()
+            assert "this Load cannot be sent" in runner.failed["embed"]
+            params = SamplingParams(max_tokens=1)
+            with pytest.raises(RequestFailed, match="this Generate cannot be sent") as failed:
+                await anext(runner.group.generate("odd", "chat", [2**70], params))
+            assert failed.value.code == "invalid"
+            assert not runner.group._open
+            assert not runner.group._orders
+            assert len(await chat(controller, "a")) == 20
+        finally:
+            await controller.stop(drain_s=0.1)
 
     run(work())
 
@@ -219,20 +248,6 @@ def test_a_model_that_answers_no_first_probe_goes_and_is_loaded_again(monkeypatc
     run(work())
 
 
-def test_a_group_that_answers_no_probe_is_ended():
-    async def work():
-        async with serving(plan(group(0), group(1))) as controller:
-            runner = controller.runners["g0"]
-            runner.group.heard.clear()
-            runner.group._link.send = lambda order: None  # its orders go nowhere
-            await runner.prove(patience_s=0.1, every_s=5.0)
-            await until(lambda: runner.deaths == 1)
-            assert "did not answer a probe" in runner.last_death
-            await until(lambda: runner.state == "serving")
-
-    run(work())
-
-
 def test_parked_models_wake_in_turn():
     async def work():
         specs = [group(0, models=[], parked=["embed"]), group(1, models=["chat"])]
@@ -281,24 +296,6 @@ def test_a_plan_is_explained_with_what_was_weighed_instead():
             assert f"{told['alternatives'][0]['attainment']:.2%}" in shown
 
     run(work(), 300)
-
-
-def test_a_probe_of_a_model_that_goes_does_not_end_its_group():
-    slow = msgspec.structs.replace(EMULATED["embed"], profile=Profile((ShapeProfile(1, 1, (Bytes(50),), {1: (0.4,)}),)))
-
-    async def work():
-        launcher = EmulatedLauncher(EMULATED | {"embed": slow})
-        async with serving(plan(group(0)), launcher=launcher) as controller:
-            runner = controller.runners["g0"]
-            proving = asyncio.create_task(runner.prove(20.0, 0.0))
-            await asyncio.sleep(0.1)
-            await controller.apply(plan(group(0, models=("chat",))), "a test")
-            await proving
-            await asyncio.sleep(0.1)
-            assert runner.deaths == 0
-            assert len(await chat(controller, "a")) == 20
-
-    run(work())
 
 
 def test_what_goes_wrong_beside_the_requests_is_told_once_and_tried_again():

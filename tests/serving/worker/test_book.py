@@ -51,3 +51,16 @@ def test_a_model_that_sleeps_lets_others_run(book):
     for number, model in enumerate("aab"):
         book.submit(Infer(str(number), model, [[1, 2, 3]]))
     assert answered(book) == "b"
+
+
+def test_more_inputs_than_one_answer_holds_are_refused():
+    reports = []
+    book = Book("g", reports.append)
+    engine = PassEngine("wide", 100, 16, width=2**20)
+    book.expect("wide")
+    book.add("wide", Held(engine, engine.begin))
+    book.submit(Infer("fits", "wide", [[1]] * 2))
+    assert not reports
+    book.submit(Infer("large", "wide", [[1]] * 3))
+    [refused] = reports[0].outputs
+    assert (refused.code, refused.reason) == ("invalid", "input: 3 texts; of this model, one answer holds 2")

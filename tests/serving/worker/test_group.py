@@ -97,6 +97,7 @@ def test_a_split_group_serves_several_models_and_their_whole_life(models):
             )
             assert vectors.shape == (2, 32)
             np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+            await group.echo()
             await check_errors(group, models)
             await check_sampling(group)
             await group.suspend("llama")

@@ -42,7 +42,7 @@ def world():
     )
     stage = FirstStage()
     leader = Leader(SimpleNamespace(group="g", layout=SimpleNamespace(devices=2)), front, stage)
-    engine = PassEngine("m", 100, 16, 2, lanes=2, limits=Limits(64, 1))
+    engine = PassEngine("m", 100, 16, 2, stages=2, limits=Limits(64, 1))
     leader._book.expect("m")
     leader._book.add("m", Held(engine, engine.begin))
     thread = threading.Thread(target=leader.run)

@@ -238,6 +238,22 @@ def test_too_large_a_message_is_refused_before_it_is_sent(run, tmp_path):
     run(main())
 
 
+@pytest.mark.parametrize("number", [2**70, object(), "\udce9"])
+def test_what_cannot_be_encoded_is_refused_and_the_link_goes_on(run, tmp_path, number):
+    async def main():
+        here = await Here().listen(f"unix:{tmp_path}/s")
+        link, *_ = await here.connect()
+        for send in (link.send, link.post):
+            with pytest.raises(InputError, match="this Say cannot be sent: "):
+                send(Say(number))
+        assert link.send(Say(2))
+        await until(lambda: here.got == [Say(2)])
+        await here.close()
+        await link.wait_closed()
+
+    run(main())
+
+
 def test_a_handler_that_fails_ends_its_link_with_the_reason(run, tmp_path, caplog):
     async def main():
         here = Here()

@@ -12,27 +12,19 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.cases import emit, note
-from benchmarks.harness.encoder import make_random_encoder
-from benchmarks.harness.fidelity_worlds import TINY_ENCODER
 from benchmarks.harness.server import Server
-from benchmarks.harness.world import World, make_world
+from benchmarks.harness.small_world import ask, own_cores, small_world
+from benchmarks.harness.world import World
 from benchmarks.peers.processes import cpu_s
-from placement.plan import Group, Plan
-from placement.profile import Profile, ShapeProfile
-from placement.units import Bytes
+from placement.plan import Plan
 
 LIMIT = 1.05
-LOAD = Path(__file__).parent / "peers" / "http_load.py"
+PASS_S = 0.001
 CONNECTIONS = 16
 
 
@@ -50,7 +42,7 @@ def main() -> None:
     from benchmarks.harness.ray_nodes import ray_nodes
 
     with tempfile.TemporaryDirectory() as folder, ray_nodes({"local": 1}) as nodes:
-        world, plan = _world(Path(folder))
+        world, plan = small_world(Path(folder), 1, PASS_S)
         ways = {"local": (), "ray": ("--launcher", "ray", "--address", nodes.address)}
         found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
         for _ in range(repeats):
@@ -67,21 +59,12 @@ def main() -> None:
     )
 
 
-def _world(folder: Path) -> tuple[World, Plan]:
-    make_random_encoder(folder / "noop", **TINY_ENCODER)
-    latency: dict[int, tuple[float, ...]] = dict.fromkeys((1, 2, 4, 8, 16), (0.001,))
-    profiles = {"noop": Profile((ShapeProfile(1, 1, (Bytes(2**20),), latency),))}
-    entries = [{"name": "noop", "path": str(folder / "noop"), "slo": 5.0}]
-    world = make_world(folder, entries, 1, profiles=profiles)
-    return world, Plan((Group(("local/0",), 1, 1, ("noop",)),))
-
-
 def _measure(world: World, plan: Plan, name: str, further: tuple[str, ...], seconds: float) -> list[dict[str, float]]:
     config, path = world.write(name), world.write_plan(name, plan)
     with Server(config, "--plan", str(path), *further) as server:
         port = int(server.url.rpartition(":")[2])
         worker = server.status()["groups"][0]["pids"][0]
-        _load(port, min(seconds, 1.0))
+        ask(port, CONNECTIONS, min(seconds, 1.0), own_cores()[-1:])
         rows = [_window(server.process.pid, worker, port, seconds) for _ in range(3)]
     note(f"{name}: {rows}")
     return rows
@@ -90,7 +73,7 @@ def _measure(world: World, plan: Plan, name: str, further: tuple[str, ...], seco
 def _window(server: int, worker: int, port: int, seconds: float) -> dict[str, float]:
     processes = {"server": [server], "worker": [worker], "ray": _of_ray()}
     before, began = {name: cpu_s(each) for name, each in processes.items()}, time.monotonic()
-    seen = _load(port, seconds)
+    (seen,) = ask(port, CONNECTIONS, seconds, own_cores()[-1:])
     took = time.monotonic() - began
     used = {name: cpu_s(each) - before[name] for name, each in processes.items()}
     requests = seen["requests"]
@@ -101,14 +84,6 @@ def _window(server: int, worker: int, port: int, seconds: float) -> dict[str, fl
         "p99_ms": round(seen["p99_ms"], 2),
         "ray_cores": round(used["ray"] / took, 3),
     }
-
-
-def _load(port: int, seconds: float) -> dict[str, float]:
-    core = str(max(os.sched_getaffinity(0)))
-    command = [sys.executable, str(LOAD), str(port), str(CONNECTIONS), str(seconds), core]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=True)
-    figures: dict[str, Any] = json.loads(done.stdout)
-    return figures
 
 
 def _of_ray() -> list[int]:

@@ -12,6 +12,7 @@ from placement.cli.admin import URL, admin_key, ask_admin
 from placement.errors import InputError
 
 if TYPE_CHECKING:
+    from serving.config import ServeConfig
     from serving.controller.serve import Running
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="config.yaml: devices, models, and how to serve.")]
@@ -26,7 +27,7 @@ EXPLAINED = ("plan", "refusals", "moves", "experts", "loans")
 
 
 def add_serve_commands(app: typer.Typer) -> None:
-    for command in (up, serve, status, explain, dashboard):
+    for command in (up, serve, front, status, explain, dashboard):
         app.command()(command)
 
 
@@ -42,33 +43,55 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the models of a configuration over HTTP."""
-    import msgspec
-
-    from serving.config import read_serve_config
     from serving.controller.machines import make_machines
 
     machines = make_machines(launcher, address)
+    _serve(_read(config, listen), plan, quick, logs, machines)
 
-    read = read_serve_config(config)
-    if listen is not None:
-        try:
-            read = msgspec.structs.replace(read, listen=listen)
-        except ValueError as error:
-            raise InputError(f"--listen: {error}") from error
-    _serve(read, plan, quick, logs, machines)
+
+def front(
+    config: ConfigFile,
+    connect: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The desk of the server; the configuration's when absent.")
+    ] = None,
+    listen: Listen = None,
+    logs: Logs = "auto",
+) -> None:
+    """Answer HTTP on this host for a server on another one.
+
+    Both read the same configuration, which has a `desk`.
+    """
+    from serving.controller.front_process import make_document, serve_front
+    from serving.worker.event_loop import run
+
+    document = make_document(_read(config, listen), connect, _form(logs))
+
+    def on_ready(port: int) -> None:
+        typer.echo(f"Penstock answers at {document.host}:{port} for {document.desk}", err=True)
+
+    run(serve_front(document, on_ready))
 
 
 def up(
     directory: Annotated[
-        Path | None, typer.Option("--dir", metavar="DIR", help="Where models and configuration are kept.")
+        Path | None,
+        typer.Option(
+            "--dir", metavar="DIR", help="Where models and configuration are kept; in the cache folder when absent."
+        ),
     ] = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to serve.")] = "127.0.0.1:8000",
     logs: Logs = "auto",
 ) -> None:
-    """The whole system on this machine, with small models made here: the demo."""
-    from serving.config import read_serve_config
+    """The whole system on this machine, with small models: the demo."""
+    from serving.config import parse_listen, read_serve_config
     from serving.controller.demo import make_demo
+    from serving.http import check_address
 
+    _form(logs)
+    try:
+        check_address(*parse_listen(listen))  # before the minutes that making models takes
+    except ValueError as error:
+        raise InputError(f"--{error}") from error
     with _progress() as on_progress:
         config = make_demo(directory, listen, on_progress)
     _serve(read_serve_config(config), None, True, logs)
@@ -79,7 +102,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second.")] = False,
     json: Json = False,
 ) -> None:
-    """Who has which device, which groups serve what, the queue, attainment."""
+    """Who has which device, what groups serve, queue and attainment."""
     if watch:
         if json:
             raise InputError("--watch and --json: give one of the two")
@@ -98,7 +121,7 @@ def explain(
     url: Url = URL,
     json: Json = False,
 ) -> None:
-    """Why things are as they are: the plan, refused requests, changes, experts, loans."""
+    """Why things are so: the plan, refusals, moves, experts, loans."""
     if what not in EXPLAINED:
         raise InputError(f"{what!r} cannot be explained; one of {', '.join(EXPLAINED)} can")
     from serving.controller.status import explain_text
@@ -111,7 +134,10 @@ def dashboard(
     url: Url = URL,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
 ) -> None:
-    """Print the dashboard's address, with the admin key where it is known: whoever opens it may change things."""
+    """Print a link to the dashboard that may change things too.
+
+    It carries the admin key, where that is known here: keep it to yourself.
+    """
     from urllib.parse import quote, urlsplit
 
     ask_admin(url, "/livez")
@@ -123,10 +149,7 @@ def dashboard(
 
 
 def _serve(config: Any, plan: Path | None, quick: bool, logs: str, machines: Any = None) -> None:
-    if logs not in ("json", "console", "auto"):
-        raise InputError(f"--logs {logs!r}: give json, console or auto")
-    form: Literal["json", "console", "auto"] = logs  # type: ignore[assignment]
-
+    form = _form(logs)
     from serving.controller.demo import usage_text
     from serving.controller.machines import LOCAL
     from serving.controller.serve import serve as run_server
@@ -144,6 +167,24 @@ def _serve(config: Any, plan: Path | None, quick: bool, logs: str, machines: Any
         bar = on_progress
         options: dict[str, Any] = {"plan": plan, "effort": QUICK if quick else FULL, "machines": machines or LOCAL}
         run(run_server(config, **options, on_progress=on_progress, on_ready=on_ready))
+
+
+def _read(config: Path, listen: str | None) -> ServeConfig:
+    import msgspec
+
+    from serving.config import read_serve_config
+
+    read = read_serve_config(config)
+    try:
+        return read if listen is None else msgspec.structs.replace(read, listen=listen)
+    except ValueError as error:
+        raise InputError(f"--{error}") from error
+
+
+def _form(logs: str) -> Literal["json", "console", "auto"]:
+    if logs not in ("json", "console", "auto"):
+        raise InputError(f"--logs {logs!r}: give json, console or auto")
+    return logs  # type: ignore[return-value]
 
 
 def _encoded(value: Any) -> str:

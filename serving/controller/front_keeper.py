@@ -12,9 +12,7 @@ from placement.errors import InputError
 from serving.config import ServeConfig
 from serving.controller.front_process import FrontDocument
 from serving.controller.journal import Journal
-from serving.fronts.counts import add_counts
 from serving.fronts.desk import Desk
-from serving.http.meters import Meters
 from serving.worker.launcher import Handle, WorkerSpec
 from serving.worker.local_launcher import LocalLauncher
 from serving.worker.scratch import Scratch
@@ -32,7 +30,8 @@ class FrontKeeper:
     def __init__(self, config: ServeConfig, desk: Desk, journal: Journal, admin_key: str | None) -> None:
         self._config, self._desk, self._journal, self._admin_key = config, desk, journal, admin_key
         # Their lines are a log's already.
-        self._launcher = LocalLauncher(lambda name, line: _write(line))
+        self._launcher = LocalLauncher(lambda name, line: self._pass_on(line))
+        self._lines: list[str] = []
         self._scratch = Scratch()
         host, port = config.address
         self._held = hold_port(host, port)
@@ -41,15 +40,13 @@ class FrontKeeper:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
 
-    async def start(self, back: int) -> None:
-        """Returns when all answer. `back`: the port of what they pass on."""
-        address = f"unix:{self._scratch.path}/desk"
-        await self._desk.open(address)
+    async def start(self) -> None:
+        """Returns when all answer."""
+        address = await self._desk.open(f"unix:{self._scratch.path}/desk")
         document = FrontDocument(
             config=msgspec.to_builtins(self._config, enc_hook=float),
             host=self._config.address.host,
             port=self.port,
-            back=back,
             desk=address,
             admin_key=self._admin_key,
             logs="console" if sys.stderr.isatty() else "json",
@@ -58,7 +55,7 @@ class FrontKeeper:
         self._tasks = [asyncio.create_task(self._keep(n, document), name=f"front end {n}") for n in range(count)]
         try:
             async with asyncio.timeout(READY_S):
-                while self._desk.fronts < count:
+                while self._desk.fronts < count:  # those of other hosts come later
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             raise InputError(f"front ends: {count} were not ready within {READY_S:g} s; the log says why") from None
@@ -70,16 +67,24 @@ class FrontKeeper:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._desk.close()
+        self._write()
         self._held.close()
         self._scratch.remove()
-
-    def add_counts(self, meters: Meters) -> None:
-        add_counts(meters, self._desk.counts())
 
     @property
     def pids(self) -> list[int]:
         return [handle.pid for handle in self._handles.values()]
+
+    def _pass_on(self, line: str) -> None:
+        """Front ends tell of every request; what has come together is written at once."""
+        if not self._lines:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._lines.append(line)
+
+    def _write(self) -> None:
+        lines, self._lines = self._lines, []
+        if lines:
+            sys.stderr.write("\n".join([*lines, ""]))
 
     async def _keep(self, number: int, document: FrontDocument) -> None:
         deaths = 0
@@ -108,7 +113,3 @@ def hold_port(host: str, port: int) -> socket.socket:
         bound.close()
         raise InputError(f"listen {host}:{port}: {(error.strerror or str(error)).lower()}") from error
     return bound
-
-
-def _write(line: str) -> None:
-    sys.stderr.write(f"{line}\n")

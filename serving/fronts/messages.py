@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from router.request import Priority, Reason
+from router.request import Reason, Request
 from serving.engine.outputs import Answered, Produced
 from serving.worker.messages import Generate, Infer
 
@@ -18,18 +18,18 @@ class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 NoKind = Literal["not-served", "failed", "lost", "input", "internal"]
 
 
-class Ask(_Message, frozen=True, kw_only=True):
-    """A request as the router weighs it, and what its group is to do."""
+class Join(_Message, frozen=True):
+    """The first thing that a front end says: what it is, and the models whose text it reads."""
 
+    version: str
+    models: list[str]
+
+
+class Ask(_Message, frozen=True):
+    """A request as the router weighs it (its prompt left out), and what its group is to do."""
+
+    request: Request
     work: Generate | Infer
-    tokens: int
-    inputs: int
-    max_tokens: int
-    answers: int
-    slo_s: float | None
-    tpot_s: float | None
-    tenant: str
-    priority: Priority
 
 
 class Close(_Message, frozen=True):
@@ -61,6 +61,39 @@ class Counts(_Message, frozen=True):
     open: int
 
 
+class Pass(_Message, frozen=True):
+    """An HTTP request that is not a front end's to answer; `Body`s follow it."""
+
+    request: str
+    method: str
+    path: str
+    raw_path: bytes
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+
+
+class Begin(_Message, frozen=True):
+    """The answer to what was passed on; `Body`s follow it."""
+
+    request: str
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
+class Body(_Message, frozen=True):
+    """Of a request or an answer. That of an answer is acknowledged by a `Next` while there is more."""
+
+    request: str
+    part: bytes
+    is_last: bool
+
+
+class Next(_Message, frozen=True):
+    """The client has taken a part."""
+
+    request: str
+
+
 class Came(_Message, frozen=True):
     outputs: list[Produced | Answered]
 
@@ -75,5 +108,5 @@ class No(_Message, frozen=True):
     retry_after_s: float | None = None
 
 
-ToDesk = Ask | Close | Counts
-ToFront = Came | No
+ToDesk = Join | Ask | Close | Counts | Pass | Body | Next
+ToFront = Came | No | Begin | Body

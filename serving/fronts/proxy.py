@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
 from contextlib import suppress
 
 import msgspec
 
+from router.request import NotServed
+from serving.fronts.messages import Begin, Body, Pass
+from serving.fronts.remote import RemoteRouter
 from serving.http.call import Message, Receive, Send
 from serving.http.door import Door
 from serving.http.errors import Cancelled, HttpError, TooLarge, TooSlow, Unavailable, error_answer
 from serving.http.settings import HttpSettings
 
 OWN = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize", "/livez")
-MOST_HEAD_BYTES = 2**16
 _HOP = (b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"te", b"trailer", b"upgrade")
-_CHUNK = 2**16
 
 
 class FrontDoor:
-    """`door` answers what is its own, the server at `back` (a port of this machine) the rest."""
+    """`door` answers what is its own, the process at the other end of the router's link the rest."""
 
-    def __init__(self, door: Door, back: int, settings: HttpSettings) -> None:
-        self.door, self._back, self._settings = door, back, settings
+    def __init__(self, door: Door, router: RemoteRouter, settings: HttpSettings) -> None:
+        self.door, self._router, self._settings = door, router, settings
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OWN or scope["path"].endswith("/infer"):
@@ -32,43 +33,48 @@ class FrontDoor:
         try:
             async with asyncio.timeout(self._settings.body_s):
                 body = await _read(receive, self._settings.body_bytes)
+            await self._pass_on(scope, body, receive, send)
         except TimeoutError:
             await _say(send, TooSlow("the body did not come in time"))
-            return
+        except NotServed:
+            await _say(send, Unavailable("the process that answers this is gone", retry_after_s=1.0))
         except HttpError as error:
             await _say(send, error)
-            return
-        try:
-            await self._pass_on(scope, body, send)
-        except (OSError, ValueError, asyncio.IncompleteReadError):
-            await _say(send, Unavailable("the process that answers this is gone", retry_after_s=1.0))
 
-    async def _pass_on(self, scope: Message, body: bytes, send: Send) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._back, limit=MOST_HEAD_BYTES)
+    async def _pass_on(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
+        name, is_complete = f"{random.getrandbits(96):024x}", False
+        exchange: asyncio.Queue[Begin | Body | None] = asyncio.Queue()
+        self._router.pass_on(_passed(name, scope, len(body)), body, exchange.put_nowait)
+        watching = asyncio.create_task(_watch(receive, exchange))
         try:
-            writer.write(_head(scope, len(body)) + body)
-            await writer.drain()
-            head = await reader.readuntil(b"\r\n\r\n")
-            first, *lines = head[:-4].split(b"\r\n")
-            pairs = (line.split(b":", 1) for line in lines)
-            headers = [(name.strip().lower(), value.strip()) for name, value in pairs]
-            kept = [pair for pair in headers if pair[0] not in (b"connection", b"keep-alive", b"transfer-encoding")]
-            await send({"type": "http.response.start", "status": int(first.split(b" ")[1]), "headers": kept})
-            is_chunked = (b"transfer-encoding", b"chunked") in headers
-            async for part in _chunks(reader) if is_chunked else _rest(reader):
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            while not is_complete and (came := await exchange.get()) is not None:
+                if isinstance(came, Begin):
+                    await send({"type": "http.response.start", "status": came.status, "headers": came.headers})
+                    continue
+                is_complete = came.is_last
+                await send({"type": "http.response.body", "body": came.part, "more_body": not is_complete})
+                if not is_complete:
+                    self._router.took(name)
         finally:
-            writer.close()
+            watching.cancel()
+            if is_complete:
+                self._router.complete(name)
+            else:
+                self._router.end(name, answered=False)
 
 
-def _head(scope: Message, size: int) -> bytes:
-    path = scope.get("raw_path") or scope["path"].encode()
-    query = b"?" + scope["query_string"] if scope.get("query_string") else b""
-    lines = [scope["method"].encode() + b" " + path + query + b" HTTP/1.1"]
-    lines += [name + b": " + value for name, value in scope["headers"] if name.lower() not in _HOP]
-    lines += [b"connection: close", b"content-length: %d" % size]
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+def _passed(name: str, scope: Message, size: int) -> Pass:
+    headers = [(key, value) for key, value in scope["headers"] if key.lower() not in _HOP]
+    headers.append((b"content-length", b"%d" % size))
+    raw = scope.get("raw_path") or scope["path"].encode()
+    return Pass(name, scope["method"], scope["path"], raw, scope["query_string"], headers)
+
+
+async def _watch(receive: Receive, exchange: asyncio.Queue[Begin | Body | None]) -> None:
+    """None: the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    exchange.put_nowait(None)
 
 
 async def _read(receive: Receive, most: int) -> bytes:
@@ -83,17 +89,6 @@ async def _read(receive: Receive, most: int) -> bytes:
             raise TooLarge(f"the body is larger than {most} bytes")
         is_more = message.get("more_body", False)
     return b"".join(parts)
-
-
-async def _rest(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    while part := await reader.read(_CHUNK):
-        yield part
-
-
-async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    while size := int((await reader.readline()).split(b";")[0], 16):
-        yield await reader.readexactly(size)
-        await reader.readexactly(2)
 
 
 async def _say(send: Send, error: HttpError) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from placement.errors import InputError
 from router.request import NotServed, Request
 from router.statistics import Statistics
 from serving.engine.outputs import Answered, Produced
-from serving.fronts.messages import Ask, Came, Close, No, ToDesk, ToFront
+from serving.fronts.messages import Ask, Begin, Body, Came, Close, Next, No, Pass, ToDesk, ToFront
+from serving.fronts.passing import cut
 from serving.http.service import Runs
 from serving.sampling import SamplingParams
 from serving.worker.group import GroupLost, RequestFailed
@@ -31,43 +33,43 @@ class RemoteRouter:
         self.statistics = Statistics()
         """Of nothing: who was in time is counted where the router is."""
         self.link: Link[ToDesk, ToFront] | None = None
-        self._open: dict[str, asyncio.Queue[Come]] = {}
+        self._open: dict[str, Callable[[Any], None]] = {}
+        """By request, who takes what comes of it."""
 
     def submit(self, request: Request, run: Callable[[Any], AsyncIterator[T]]) -> RemoteStream[T]:
         return RemoteStream(self, request, run)
 
     def take(self, link: Link[ToDesk, ToFront], message: ToFront) -> None:
         """What the desk says."""
-        for one in message.outputs if isinstance(message, Came) else [message]:
-            stream = self._open.get(one.request)
-            if stream is not None:
-                stream.put_nowait(one)
+        all_of_it: Iterable[Come | Begin | Body] = message.outputs if isinstance(message, Came) else (message,)
+        for one in all_of_it:
+            take = self._open.get(one.request)
+            if take is not None:
+                take(one)
 
-    def ask(self, request: Request, work: Generate | Infer) -> asyncio.Queue[Come]:
-        stream = self._open[request.id] = asyncio.Queue()
-        self._send(
-            Ask(
-                work=work,
-                tokens=request.tokens,
-                inputs=request.inputs,
-                max_tokens=request.max_tokens,
-                answers=request.answers,
-                slo_s=request.slo_s,
-                tpot_s=request.tpot_s,
-                tenant=request.tenant,
-                priority=request.priority,
-            )
-        )
-        return stream
+    def ask(self, request: Request, work: Generate | Infer, take: Callable[[Come], None]) -> None:
+        self._send(Ask(replace(request, prompt=()) if request.prompt else request, work))
+        self._open[request.id] = take
 
-    def complete(self, request: Request) -> None:
+    def pass_on(self, asked: Pass, body: bytes, take: Callable[[Begin | Body], None]) -> None:
+        """An exchange that is the desk's to answer."""
+        self._send(asked)
+        for part, is_last in cut(body):
+            self._send(Body(asked.request, part, is_last))
+        self._open[asked.request] = take
+
+    def took(self, request: str) -> None:
+        """The client has a part of what was passed on, and there is more."""
+        self._send(Next(request))
+
+    def complete(self, request: str) -> None:
         """All has come; the desk knows that too."""
-        self._open.pop(request.id, None)
+        self._open.pop(request, None)
 
-    def end(self, request: Request, answered: bool) -> None:
+    def end(self, request: str, answered: bool) -> None:
         """Before all has come: the desk forgets it too."""
-        if self._open.pop(request.id, None) is not None:
-            self._send(Close(request.id, answered))
+        if self._open.pop(request, None) is not None:
+            self._send(Close(request, answered))
 
     def _send(self, message: ToDesk) -> None:
         if self.link is None or not self.link.send(message):
@@ -92,10 +94,10 @@ class RemoteStream(AsyncIterator[T], Generic[T]):
         await self._end(answered=True)
 
     def suffice(self) -> None:
-        self._router.end(self._request, answered=True)
+        self._router.end(self._request.id, answered=True)
 
     async def _end(self, answered: bool) -> None:
-        self._router.end(self._request, answered)
+        self._router.end(self._request.id, answered)
         close: Any = getattr(self._source, "aclose", None)
         if close is not None:
             await close()
@@ -110,24 +112,32 @@ class _RemoteRuns(Runs):
     async def generate(
         self, request: str, model: str, prompt: list[int], params: SamplingParams
     ) -> AsyncIterator[Produced]:
-        stream = self._router.ask(self._request, Generate(request, model, prompt, params))
+        stream: asyncio.Queue[Come] = asyncio.Queue()
+        self._router.ask(self._request, Generate(request, model, prompt, params), stream.put_nowait)
         unfinished = params.n
         while unfinished:
             came = await stream.get()
             if isinstance(came, No):
-                self._router.complete(self._request)
+                self._router.complete(request)
                 raise _error(came)
             assert isinstance(came, Produced)
             unfinished -= came.finish is not None
             if not unfinished:
-                self._router.complete(self._request)
+                self._router.complete(request)
             yield came
 
     async def infer(
         self, request: str, model: str, inputs: list[list[int]], kinds: list[list[int]] | None = None
     ) -> NDArray[np.float32]:
-        came = await self._router.ask(self._request, Infer(request, model, inputs, kinds)).get()
-        self._router.complete(self._request)
+        answer: asyncio.Future[Come] = asyncio.get_running_loop().create_future()
+
+        def take(came: Come) -> None:
+            if not answer.done():  # whoever waited may just have been cancelled
+                answer.set_result(came)
+
+        self._router.ask(self._request, Infer(request, model, inputs, kinds), take)
+        came = await answer
+        self._router.complete(request)
         if isinstance(came, No):
             raise _error(came)
         assert isinstance(came, Answered)

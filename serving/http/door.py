@@ -6,6 +6,7 @@ rest.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 
@@ -60,6 +61,12 @@ class Door:
                 span.end(call, route)
             if self._settings.log_requests:
                 self._report(call, route)
+
+    async def close(self) -> None:
+        """After the last request: what is still to be told is told."""
+        self.log.flush()
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.close)
 
     async def _answer(self, call: Call, scope: Message, receive: Receive) -> None:
         known = self._known.get(scope["method"] + scope["path"])

@@ -52,10 +52,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Returns when requests are answered."""
-        # What was made until now stays: to look through it again would stop all requests for a tenth of a second.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
+        settle_memory()
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         while not self._server.started and not self._serving.done():
             await asyncio.sleep(0.001)
@@ -72,9 +69,7 @@ class HttpServer:
         deadline = asyncio.get_running_loop().time() + 1.0
         while self._server.server_state.tasks and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
-        self._app.log.flush()
-        if self._app.tracer is not None:
-            await asyncio.to_thread(self._app.tracer.close)
+        await self._app.close()
 
     async def run_until_signal(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop; a second signal does not wait for open requests."""
@@ -94,6 +89,13 @@ class HttpServer:
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+
+
+def settle_memory() -> None:
+    """What was made until now stays: to look through it again would stop all requests for a tenth of a second."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GARBAGE, *gc.get_threshold()[1:])
 
 
 def check_address(host: str, port: int) -> None:

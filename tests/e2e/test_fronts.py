@@ -1,9 +1,13 @@
 """`penstock serve` with several HTTP processes on one port."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -22,6 +26,48 @@ from tests.e2e.server import CACHE_BYTES, Server, write_config
 def server(tiny_models, tmp_path_factory):
     with Server(write_config(tmp_path_factory.mktemp("server"), tiny_models, fronts=2)) as running:
         yield running
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def front_command(config):
+    return [sys.executable, "-m", "serving.cli", "front", str(config), "--logs", "json"]
+
+
+def fail_front(config):
+    """What `penstock front` says on its way out."""
+    ended = subprocess.run(front_command(config), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.count("\n") == 1
+    return ended.stderr
+
+
+@contextlib.contextmanager
+def front_end(config, log):
+    """`penstock front` as it runs: a server that can be asked."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(front_command(config), stderr=file)
+    front = Server(config)
+    front.process = process
+    try:
+        front.wait_until(lambda: "Penstock answers at " in log.read_text() or process.poll() is not None)
+        front.url = "http://" + log.read_text().partition("Penstock answers at ")[2].split()[0]
+        front.wait_until(lambda: answers(front))
+        yield front
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(server):
+    try:
+        return server.get("/livez")[0] == 200
+    except urllib.error.URLError:
+        return False
 
 
 def fronts(server):
@@ -43,6 +89,7 @@ def test_it_answers_whoever_takes_the_connection(server, capsys):
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: server.complete(8), range(24)))
         embeds = list(pool.map(lambda _: server.embed(), range(8)))
+    assert {status: answer for status, answer, _ in answers if status != 200} == {}
     assert [answer["usage"]["completion_tokens"] for _, answer, _ in answers] == [8] * 24
     assert len({answer["choices"][0]["text"] for _, answer, _ in answers}) == 1
     assert [len(answer["data"][0]["embedding"]) for _, answer, _ in embeds] == [32] * 8
@@ -104,13 +151,45 @@ def test_the_death_of_one_loses_its_own_connections_and_no_others(server):
     assert server.complete(4)[0] == 200
 
 
+def test_a_front_end_of_its_own_serves_over_tcp_for_who_knows_the_secret(tiny_models, tmp_path):
+    """As on another host: it has the models' texts and no weights, and the server answers HTTP itself too."""
+    (tmp_path / "desk.key").write_text("known to both of them\n")
+    desk = {"listen": f"127.0.0.1:{free_port()}", "secret": "desk.key"}
+    config = write_config(tmp_path, tiny_models, desk=desk)
+    there = tmp_path / "there"
+    shutil.copytree(tiny_models, there / "models", ignore=shutil.ignore_patterns("*.safetensors"))
+    (there / "desk.key").write_text("known to both of them")
+    (there / "wrong.key").write_text("known to one of them")
+    own = write_config(there, there / "models", desk=desk)
+    wrong = write_config(tmp_path / "there" / "models", there / "models", desk=desk | {"secret": "../wrong.key"})
+    nobody = fail_front(own)
+    assert f"no desk to serve for: tcp:{desk['listen']}: no listener within" in nobody
+    with Server(config) as server:
+        assert "the listener refuses our secret" in fail_front(wrong)
+        with front_end(own, tmp_path / "front.log") as front:
+            assert front.url != server.url
+            assert front.complete(8)[1]["choices"] == server.complete(8)[1]["choices"]
+            assert len(front.embed()[1]["data"][0]["embedding"]) == 32
+            assert [front.get(path)[0] for path in ("/readyz", "/livez", "/v1/models", "/nowhere")] == [
+                200,
+                200,
+                200,
+                404,
+            ]
+            assert front.get("/admin/status")[0] == 401
+            assert front.ask("/dashboard/snapshot", None)[0] == 401, (
+                "who comes from elsewhere may not look without a key"
+            )
+            server.stop()
+            assert front.process.wait(20) == 1
+            assert "the process that routes is gone" in (tmp_path / "front.log").read_text()
+
+
 @pytest.mark.long
 def test_a_second_server_takes_over_the_port_of_the_first(tiny_models, tmp_path, monkeypatch):
     """Upgrade: both have devices of their own, the first is told to stop, and who tries again is always answered."""
     monkeypatch.setenv("PENSTOCK_ADMIN_KEY", "the same for both")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     configs = []
     for number, name in enumerate(("old", "new")):
         (tmp_path / name).mkdir()

@@ -6,35 +6,40 @@ import contextlib
 import numpy as np
 import pytest
 
+from placement.errors import InputError
 from router import Request
 from router.request import NotServed
 from serving.fronts.counts import add_counts, take_counts
 from serving.fronts.desk import SETTINGS, Desk
-from serving.fronts.messages import ToFront
+from serving.fronts.messages import Close, Join, ToFront
 from serving.fronts.remote import RemoteRouter
 from serving.http.meters import Meters
 from serving.sampling import SamplingParams
 from serving.worker.connect import connect
 from serving.worker.group import RequestFailed
+from serving.worker.link import LinkError
 from serving.worker.scratch import Scratch
 from tests.serving.controller import worlds
 
+SECRET = b"known to both of them"
+
 
 @contextlib.asynccontextmanager
-async def fronts(count=1):
+async def fronts(count=1, address=None, secret=None):
     """(controller, desk, front ends) over emulated groups."""
     async with worlds.serving(worlds.plan(worlds.group(0), worlds.group(1))) as controller:
-        desk = Desk(controller.router, Meters(["chat", "embed"]))
+        desk = Desk(controller.router, Meters(["chat", "embed"]), None, "1")
         with Scratch() as folder:
-            await desk.open(f"unix:{folder}/desk")
+            where = await desk.open(address or f"unix:{folder}/desk", secret)
             found = []
             for _ in range(count):
                 router = RemoteRouter()
-                router.link = await connect(f"unix:{folder}/desk", ToFront, router.take, ignore, settings=SETTINGS)
+                router.link = await connect(where, ToFront, router.take, ignore, secret=secret, settings=SETTINGS)
+                router.link.send(Join("1", ["chat", "embed"]))
                 found.append(router)
             await worlds.until(lambda: desk.fronts == count)
             yield controller, desk, found
-            desk.close()
+            await desk.stop(0.0)
 
 
 def ignore(link, what):
@@ -43,7 +48,7 @@ def ignore(link, what):
 
 async def chat(router, name, tokens=20, model="chat", prompt=(1, 2), **more):
     params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
-    request = Request(id=name, model=model, tokens=3, max_tokens=tokens, **more)
+    request = Request(id=name, model=model, tokens=3, max_tokens=tokens, prompt=prompt, **more)
     stream = router.submit(request, lambda group: group.generate(name, model, list(prompt), params))
     return [one.token async for one in stream]
 
@@ -118,6 +123,61 @@ def test_a_front_end_that_is_gone_takes_its_own_requests_along_and_no_others():
             await asyncio.gather(*lost, return_exceptions=True)
             with pytest.raises(NotServed, match="gone"):
                 await chat(one, "late")
+
+    worlds.run(scenario())
+
+
+def test_a_front_end_on_another_host_proves_that_it_knows_the_secret():
+    async def scenario():
+        async with fronts(1, "tcp:127.0.0.1:0", SECRET) as (_, desk, (front,)):
+            assert len(await chat(front, "r")) == 20
+            assert (await embed(front, "e")).shape == (2, 4)
+            where = desk._listeners[0].address
+            with pytest.raises(LinkError, match="the listener refuses our secret"):
+                await connect(where, ToFront, front.take, ignore, secret=b"another secret!!", settings=SETTINGS)
+            with pytest.raises(InputError, match="needs a secret"):
+                await connect(where, ToFront, front.take, ignore, settings=SETTINGS)
+            assert desk.fronts == 1
+            with pytest.raises(InputError, match="needs a secret"):
+                await desk.open("tcp:127.0.0.1:0")
+
+    worlds.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (Join("2", ["chat"]), "the front end is of version 2, the server of 1"),
+        (Join("1", ["chat", "poet"]), "serves 'poet', which the server does not know"),
+        (Close("r", answered=True), "must say what it is"),
+    ],
+)
+def test_a_front_end_that_does_not_fit_is_told_why(first, why):
+    async def scenario():
+        async with fronts(1, "tcp:127.0.0.1:0", SECRET) as (_, desk, _):
+            told = []
+            link = await connect(
+                desk._listeners[0].address, ToFront, ignore, lambda _, reason: told.append(reason), secret=SECRET
+            )
+            link.send(first)
+            await worlds.until(lambda: told)
+            assert why in told[0]
+            assert desk.fronts == 1
+
+    worlds.run(scenario())
+
+
+def test_a_desk_that_stops_lets_open_requests_end_and_takes_no_more():
+    async def scenario():
+        async with fronts() as (controller, desk, (front,)):
+            begun = asyncio.create_task(chat(front, "r", 50))
+            await worlds.until(lambda: controller.router.running == 1)
+            stopping = asyncio.create_task(desk.stop(10.0))
+            with pytest.raises(NotServed, match="the server is stopping"):
+                await chat(front, "late")
+            assert len(await begun) == 50
+            await stopping
+            await worlds.until(lambda: desk.fronts == 0)
 
     worlds.run(scenario())
 

@@ -33,6 +33,18 @@ class Tile:
     warps: int
     stages: int
 
+    def constants(self, inputs: int, dtype: torch.dtype, hip: bool) -> dict[str, Any]:
+        """What is known of any product in such tiles when its kernel is compiled; `inputs`: numbers of a row."""
+        return {
+            "EVEN": inputs % self.depth == 0,
+            "ROWS": self.rows,
+            "COLUMNS": self.columns,
+            "DEPTH": self.depth,
+            # The interpreter multiplies bf16 wrongly and without a word.
+            "DOT": tl.float32 if os.environ.get("TRITON_INTERPRET") == "1" else _DTYPES[dtype],
+            "PRECISION": "ieee" if hip else "tf32x3",
+        }
+
 
 Load = Literal["few", "some", "many"]
 LOADS: tuple[Load, ...] = ("few", "some", "many")
@@ -114,13 +126,7 @@ def constants(
         "ACTIVATION": activation or "none",
         "GATHERED": gathered,
         "SCALED": scaled,
-        "EVEN": inputs % cut.depth == 0,
-        "ROWS": cut.rows,
-        "COLUMNS": cut.columns,
-        "DEPTH": cut.depth,
-        # The interpreter multiplies bf16 wrongly and without a word.
-        "DOT": tl.float32 if os.environ.get("TRITON_INTERPRET") == "1" else _DTYPES[dtype],
-        "PRECISION": "ieee" if hip else "tf32x3",
+        **cut.constants(inputs, dtype, hip),
     }
 
 

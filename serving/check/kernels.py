@@ -92,6 +92,7 @@ def _cases(where: torch.device, dtype: torch.dtype, *, small: bool) -> Iterator[
     yield _storing(ours, where, dtype, tokens=6 if small else 4096, heads=2 if small else 8)
     yield from _expert_cases(where, dtype, small=small)
     yield from _row_cases(where, dtype, small=small)
+    yield from _int8_cases(where, dtype, small=small)
 
 
 def _storing(ours: Any, where: torch.device, dtype: torch.dtype, tokens: int, heads: int) -> Case:
@@ -178,3 +179,21 @@ def _row_cases(where: torch.device, dtype: torch.dtype, *, small: bool) -> Itera
         lambda: torch.nn.functional.rms_norm(x.float(), weight.shape, weight.float(), 1e-6).to(dtype),
         2.0 * x.nbytes,
     )
+
+
+def _int8_cases(where: torch.device, dtype: torch.dtype, *, small: bool) -> Iterator[Case]:
+    """One of each kernel, at the most tokens that its tiles hold."""
+    from serving.check.int8_case import Int8Case
+    from serving.models import int8_product
+    from serving.models.linear import multiply_int8
+
+    for tokens, normed in ((5, True), (20, False)) if small else ((16, True), (64, True), (64, False)):
+        case = Int8Case(tokens, *((48, 40) if small else (4096, 6144)), normed)
+        arrays = case.make(where, dtype)
+        yield Case(
+            f"triton {'norm and ' if normed else ''}int8 product, {tokens} tokens",
+            lambda arrays=arrays: int8_product.multiply(*arrays),  # type: ignore[misc]
+            lambda arrays=arrays: multiply_int8(*arrays),  # type: ignore[misc]
+            case.bytes_moved(dtype.itemsize),
+            case.flops,
+        )

@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from placement.errors import InputError
 from placement.profile import Shape
-from serving.check.results import Finding, judged
+from serving.check.results import Finding, judged, skipped
 from serving.engine.outputs import Produced
 from serving.models import read_config
 from serving.profiler.present import measured_shapes
@@ -27,7 +28,7 @@ TOKENS = 12
 SPEED_TOKENS, SPEED_REQUESTS = 48, 8
 TOLERANCE = 2e-2
 HALF_TOLERANCE = 0.2
-"""Of devices that compute in half precision."""
+"""Of half precision and int8 weights."""
 CACHE_BYTES = 64 * 2**20
 
 
@@ -37,17 +38,31 @@ def make_small_model(directory: Path) -> None:
     make_random(directory, hidden=256, layers=4, heads=4, kv_heads=4, ffn=512, vocabulary=512, max_positions=512)
 
 
+class How(NamedTuple):
+    """How the engine computes the model."""
+
+    precision: str
+    graphs: bool = False
+
+
 async def check_shapes(directory: Path, devices: list[str]) -> list[Finding]:
+    """Every shape; then one device with int8 weights, and with decode graphs."""
     shapes = measured_shapes(read_config(directory).sizes, min(len(devices), 8))
-    expected = await _reference(directory)
-    return [await _check_shape(directory, shape, devices[: shape.devices], expected) for shape in shapes]
+    is_gpu, expected = devices[0].startswith("cuda"), await _reference(directory)
+    usual = How("fp16" if is_gpu else "fp32")
+    tried = [(shape, usual) for shape in shapes] + [(Shape(1, 1), How("int8"))]
+    if is_gpu:
+        tried.append((Shape(1, 1), How("fp16", graphs=True)))
+    found = [await _check_shape(directory, shape, devices[: shape.devices], how, expected) for shape, how in tried]
+    return found if is_gpu else [*found, skipped("engine", "decode graphs", "needs a CUDA device")]
 
 
-async def _check_shape(directory: Path, shape: Shape, devices: list[str], expected: list[list[Produced]]) -> Finding:
-    is_gpu = devices[0].startswith("cuda")
-    what = f"{shape} on {', '.join(devices)}"
+async def _check_shape(
+    directory: Path, shape: Shape, devices: list[str], how: How, expected: list[list[Produced]]
+) -> Finding:
+    what = f"{shape} on {', '.join(devices)}{', int8' * (how.precision == 'int8')}{', decode graphs' * how.graphs}"
     try:
-        group = await _start(directory, devices, shape)
+        group, facts = await _start(directory, devices, shape, how)
         try:
             found = [await _ask(group, f"a-{place}", prompt, TOKENS) for place, prompt in enumerate(PROMPTS)]
             rate = await _tokens_per_s(group)
@@ -55,30 +70,38 @@ async def _check_shape(directory: Path, shape: Shape, devices: list[str], expect
             await group.stop()
     except (GroupLost, RequestFailed, InputError) as error:
         return judged("engine", what, False, str(error))
-    pairs = [(a, b) for ours, theirs in zip(found, expected, strict=True) for a, b in zip(ours, theirs, strict=True)]
-    off, same = _difference(pairs)
-    tolerance = HALF_TOLERANCE if is_gpu else TOLERANCE
-    holds = off <= tolerance and (same == len(pairs) or is_gpu)
+    off, same = difference(found, expected)
+    recorded: dict[str, Any] = {"graphs": len(facts["graphs"])} if how.graphs else {}
+    total, is_exact = sum(len(answer) for answer in expected), how.precision == "fp32"
+    is_near = off <= TOLERANCE and same == total if is_exact else off <= HALF_TOLERANCE
     return judged(
         "engine",
         what,
-        holds,
+        is_near and bool(facts["graphs"]) == how.graphs,
         logprob_error=float(f"{off:.1e}"),
-        same_tokens=f"{same} of {len(pairs)}",
+        same_tokens=f"{same} of {total}",
         tokens_per_s=round(rate),
+        **recorded,
     )
 
 
-def _difference(pairs: list[tuple[Produced, Produced]]) -> tuple[float, int]:
-    """The largest difference of log-probabilities up to the first other token of each answer; tokens that are the
-    same."""
-    same = sum(a.token == b.token for a, b in pairs)
-    errors = [abs(a.logprobs.logprob - b.logprobs.logprob) for a, b in pairs if a.logprobs and b.logprobs]
+def difference(found: list[list[Produced]], expected: list[list[Produced]]) -> tuple[float, int]:
+    """The largest difference of log-probabilities up to the first other token of each answer, behind which the text is
+    another; tokens that are the same."""
+    errors, same = [], 0
+    for ours, theirs in zip(found, expected, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            if a.logprobs is None or b.logprobs is None:
+                return float("inf"), same
+            errors.append(abs(a.logprobs.logprob - b.logprobs.logprob))
+            if a.token != b.token:
+                break
+            same += 1
     return max(errors, default=float("inf")), same
 
 
 async def _reference(directory: Path) -> list[list[Produced]]:
-    group = await _start(directory, ["cpu:0"], Shape(1, 1))
+    group, _ = await _start(directory, ["cpu:0"], Shape(1, 1), How("fp32"))
     try:
         answers = []
         for place, prompt in enumerate(PROMPTS):
@@ -94,7 +117,8 @@ async def _reference(directory: Path) -> list[list[Produced]]:
         await group.stop()
 
 
-async def _start(directory: Path, devices: list[str], shape: Shape) -> Group:
+async def _start(directory: Path, devices: list[str], shape: Shape, how: How) -> tuple[Group, dict[str, Any]]:
+    """With the model, and what its loading told."""
     is_gpu = devices[0].startswith("cuda")
     spec = GroupSpec(
         name="check",
@@ -105,12 +129,12 @@ async def _start(directory: Path, devices: list[str], shape: Shape) -> Group:
     )
     group = await start_group(spec, LocalLauncher(on_line=lambda name, line: None), 120.0)
     try:
-        precision = "fp16" if is_gpu else "fp32"
-        await group.load(ModelSpec(name=MODEL, path=str(directory), precision=precision, kv_bytes=CACHE_BYTES))
+        return group, await group.load(
+            ModelSpec(name=MODEL, path=str(directory), kv_bytes=CACHE_BYTES, **how._asdict())
+        )
     except BaseException:
         await group.stop()
         raise
-    return group
 
 
 async def _ask(group: Group, name: str, prompt: list[int], tokens: int) -> list[Produced]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -14,16 +15,24 @@ from moe.kernels import products
 from moe.kernels.tiles import Cut, trying
 from serving.attention import Attention, triton_paged
 from serving.check.attention_case import LARGE
+from serving.check.int8_case import Int8Case
 from serving.check.limits import seconds_of
 from serving.check.tune import Trial
+from serving.models import fused_rows, int8_product
+from serving.models.linear import multiply_int8
 
 HEAD_DIMS = (64, 128, 256)
+INT8_SIZES = (4096, 6144)
+"""Inputs and outputs of a layer's queries, keys and values."""
+INT8_TOKENS = (1, 4, 16, 32, 64, 128, 256, 512)
 
 
 def trials() -> Iterator[Trial]:
     where = torch.device("cuda:0")
     yield from _attention(where)
     yield from _products(where)
+    yield from _int8_products(where)
+    yield _int8_most_tokens(where)
 
 
 def _attention(where: torch.device) -> Iterator[Trial]:
@@ -72,3 +81,46 @@ def _products(where: torch.device) -> Iterator[Trial]:
             [Cut(*one) for one in product(rows, (64, 128, 256), (32, 64), (4, 8), (2, 3, 4))],
             seconds,
         )
+
+
+def _int8_products(where: torch.device) -> Iterator[Trial]:
+    for rows, normed in product(int8_product.ROWS, (True, False)):
+        arrays = Int8Case(rows, *INT8_SIZES, normed).make(where, torch.bfloat16)
+        key = int8_product.tile_key(rows, normed)
+
+        def seconds(cut: Cut, arrays: Any = arrays, key: str = key) -> float:
+            with trying(key, cut):
+                return seconds_of(lambda: int8_product.multiply(*arrays), where)
+
+        shipped = int8_product.shipped_tile(rows, normed)
+        yield Trial(
+            key,
+            Cut(shipped.rows, shipped.columns, shipped.depth, shipped.warps, shipped.stages),
+            [Cut(rows, *one) for one in product((16, 32, 64, 128), (64, 128, 256), (4, 8), (3, 4, 5))],
+            seconds,
+        )
+
+
+def _int8_most_tokens(where: torch.device) -> Trial:
+    """With the tiles in use now: tune twice to judge it by those that were found."""
+
+    def apart_and_joined_s(tokens: int) -> tuple[float, float]:
+        x, weight, scale, bias, norm = Int8Case(tokens, *INT8_SIZES, True).make(where, torch.bfloat16)
+        assert norm is not None
+        return (
+            seconds_of(lambda: multiply_int8(fused_rows.rms_norm(x, *norm), weight, scale, bias), where),
+            seconds_of(lambda: int8_product.multiply(x, weight, scale, bias, norm), where),
+        )
+
+    return bound_trial(apart_and_joined_s)
+
+
+def bound_trial(apart_and_joined_s: Callable[[int], tuple[float, float]]) -> Trial:
+    """Up to how many tokens norm and product are one kernel: the bound with which a step of each size takes least."""
+    known = cache(apart_and_joined_s)
+
+    def seconds(cut: Cut) -> float:
+        return sum(known(tokens)[tokens <= cut.first] for tokens in INT8_TOKENS)
+
+    bounds = [int8_product.cut_at(tokens) for tokens in (0, *INT8_TOKENS)]
+    return Trial(int8_product.MOST_KEY, int8_product.cut_at(int8_product.MOST_TOKENS), bounds, seconds)

@@ -68,6 +68,17 @@ def read_config(directory: Path) -> ModelConfig:
     return parse_config(read_document(path, dict[str, Any]), str(path))
 
 
+def why_no_graphs(config: ModelConfig, device: str) -> str | None:
+    """Why a model's steps are not recorded as graphs on a kind of device (torch's name for it)."""
+    if device == "cpu":
+        return "graphs need a CUDA device, and this one is a CPU's core; leave `graphs` out"
+    if config.task != "generate":
+        return "graphs are of decoding steps, and it answers in one pass; leave `graphs` out"
+    if any(config.sizes.has_experts):
+        return "graphs of a model with experts are not recorded; leave `graphs` out"
+    return None
+
+
 def parse_config(data: Mapping[str, Any], where: str) -> ModelConfig:
     family, task = _architecture(data, where)
     sizes = TransformerConfig.from_hf(data, where=where, **_task_changes(task))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -45,18 +45,51 @@ class PanelLinear(nn.Module):
         return self.panels.multiply(x)
 
 
+class Norm(NamedTuple):
+    """An RMS norm that comes before a product."""
+
+    weight: Tensor
+    eps: float
+
+
 class Int8Linear(nn.Module):
-    """On GPU: int8 weights, widened where they are used."""
+    """On GPU: int8 weights, read as they are by a step of few tokens, widened for one of many."""
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
         self.outputs = linear.outputs
-        self.weight, self.scale = quantise(linear.weight.detach())
-        self.bias = None if linear.bias is None else linear.bias.detach().clone()
+        weight, scale = quantise(linear.weight.detach())
+        bias = linear.weight.new_zeros(linear.outputs) if linear.bias is None else linear.bias.detach().clone()
+        # Buffers, since they follow the model from the device and back to it. Some files hold weights transposed.
+        for name, value in (("weight", weight.contiguous()), ("scale", scale), ("bias", bias)):
+            self.register_buffer(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self.weight.to(x.dtype)) * self.scale.to(x.dtype)
-        return y if self.bias is None else y.add_(self.bias)
+        if self.pays(x):
+            from serving.models.int8_product import multiply
+
+            return multiply(x, self.weight, self.scale, self.bias)
+        return multiply_int8(x, self.weight, self.scale, self.bias)
+
+    def pays(self, x: Tensor) -> bool:
+        """Whether the kernel is for this step."""
+        if not x.is_cuda or torch.is_grad_enabled():
+            return False
+        from serving.models import int8_product
+
+        return int8_product.pays(len(x))
+
+
+def multiply_int8(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor, norm: Norm | None = None) -> Tensor:
+    """x [tokens, inputs], normed first where there is a norm, times weight [outputs, inputs] of int8; scale (fp32) and
+    bias [outputs]."""
+    if norm is not None:
+        x = F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
+    return (F.linear(x, weight.to(x.dtype)) * scale + bias).to(x.dtype)
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from serving.models.encoder import Encoder
 from serving.models.expert_forms import prepare_experts
 from serving.models.linear import Linear, Precision, prepare
 from serving.models.names import Source, decoder_sources, encoder_sources
+from serving.models.normed_linear import join_norms
 from serving.models.shard import Shard
 from serving.parallel import Collectives
 
@@ -59,6 +60,8 @@ def load_shard(
         elif isinstance(module, Experts):
             _replace(model, name, prepare_experts(module, precision))
     assert not sources, f"no parameter takes {sorted(sources)}"
+    if isinstance(model, Decoder):
+        join_norms(model)
     return model.eval()
 
 

@@ -16,12 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moe.counter import RouteCounter
+from placement.errors import InputError
 from serving.attention import choose
 from serving.engine.blocks import BLOCK_TOKENS
 from serving.engine.step import GenerateResult, GenerateStep, PassResult, PassStep, Result
-from serving.models.config import ModelConfig
+from serving.models.config import ModelConfig, why_no_graphs
 from serving.models.decoder import Attend, Decoder, Experts
 from serving.models.encoder import Encoder
+from serving.models.graphs import Graphs, Recorder, StepTensors, cuda_recorder
 from serving.models.linear import Precision
 from serving.models.load import compute_dtype, load_shard
 from serving.models.shard import Shard
@@ -66,17 +68,25 @@ def make_runner(
     tensor: Collectives | None = None,
     device: str = "cpu",
     precision: Precision = "fp32",
+    graphs: bool = False,
 ) -> Runner:
+    """With `graphs`, decoding steps are recorded, where one device has a stage to itself."""
+    reason = why_no_graphs(config, torch.device(device).type) if graphs else None
+    if reason is not None:
+        raise InputError(reason)
     model = load_shard(directory, config, shard, tensor=tensor, device=device, precision=precision)
     if isinstance(model, Decoder):
-        return GenerateRunner(model, blocks, device, compute_dtype(precision, device))
+        recorder = cuda_recorder if graphs and shard.tp == 1 else None
+        return GenerateRunner(model, blocks, device, compute_dtype(precision, device), recorder)
     return PassRunner(model, device)
 
 
 class GenerateRunner:
     """A decoder's shard with its part of the key-value cache."""
 
-    def __init__(self, model: Decoder, blocks: int, device: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: Decoder, blocks: int, device: str, dtype: torch.dtype, recorder: Recorder | None = None
+    ) -> None:
         sizes, shard = model.config.sizes, model.shard
         self.model, self.device = model, device
         self._attention = choose(torch.device(device).type)
@@ -87,11 +97,15 @@ class GenerateRunner:
         self._dtype = dtype
         self._cache: Tensor | None = None
         self._counters = _count_routes(model)
-        self._compiled = _compile(model, self._windows) if torch.device(device).type == "cpu" else None
-        self.resume()
+        is_compiled = torch.device(device).type == "cpu" and recorder is None
+        self._compiled = _compile(model, self._windows) if is_compiled else None
+        self._graphs = None if recorder is None else self._make_graphs(recorder)
+        self._take_cache()
 
     @torch.inference_mode()
     def run(self, step: GenerateStep, inputs: Tensor | None) -> Ran:
+        if self._graphs is not None and self._graphs.can_run(step):
+            return self._replay(self._graphs, step, inputs)
         hidden = self._hidden(step, inputs)
         if not self.model.shard.is_last:
             return Ran(activations=hidden)
@@ -100,16 +114,45 @@ class GenerateRunner:
         return self._result(step, self.model.logits(hidden[self._put(step.rows)]))
 
     def _hidden(self, step: GenerateStep, inputs: Tensor | None) -> Tensor:
+        if self._compiled is None:
+            return self._modules(self._tensors(step, inputs))
+        assert self._cache is not None, "the model is suspended"
         tokens = inputs if inputs is not None else self._put(step.tokens)
         positions = self._put(step.positions)
-        if self._compiled is None:
-            hidden: Tensor = self.model(tokens, positions, self._attend(step))
-            return hidden
-        assert self._cache is not None, "the model is suspended"
         turn = self.model.rotation(positions)
         assert turn is not None
         x = self.model.embed(tokens, positions) if inputs is None else inputs.clone()
         return self._compiled.run(x, turn, step, self._cache)
+
+    def _modules(self, tensors: StepTensors) -> Tensor:
+        hidden: Tensor = self.model(tensors.inputs, tensors.positions, self._attend(tensors))
+        return hidden
+
+    def _replay(self, graphs: Graphs, step: GenerateStep, inputs: Tensor | None) -> Ran:
+        rows = graphs.run(step, inputs)
+        if not self.model.shard.is_last:
+            return Ran(activations=rows.clone())  # it may be on its way while the next step is computed
+        return self._result(step, None if step.sampling is None else rows[self._put(step.rows)])
+
+    def _make_graphs(self, recorder: Recorder) -> Graphs:
+        """Of all that a step computes here but sampling, which each request has its own way of."""
+        assert self.model.tensor.size == 1, "sums over devices are not recorded"
+        is_last, sizes = self.model.shard.is_last, self.model.config.sizes
+
+        def work(tensors: StepTensors) -> Tensor:
+            hidden = self._modules(tensors)
+            logits = self.model.logits(hidden) if is_last else hidden
+            assert logits is not None
+            return logits
+
+        width = -(-self.model.config.max_positions // BLOCK_TOKENS)
+        activations = None if self.model.shard.is_first else (sizes.hidden, self._dtype)
+        return Graphs(work, recorder, width, self.device, activations)
+
+    @property
+    def graph_sizes(self) -> list[int]:
+        """Of the decoding steps that are recorded."""
+        return [] if self._graphs is None else self._graphs.sizes
 
     @torch.inference_mode()
     def warm(self) -> None:
@@ -118,12 +161,14 @@ class GenerateRunner:
         if self._compiled is None:
             heads, kv_heads = self.model.config.sizes.heads // self.model.shard.tp, self._cache_shape[3]
             qkv = torch.zeros(1, heads + 2 * kv_heads, self._cache_shape[5], dtype=self._dtype, device=self.device)
-            self._attend(step)(0, *qkv.split([heads, kv_heads, kv_heads], dim=1))
+            self._attend(self._tensors(step, None))(0, *qkv.split([heads, kv_heads, kv_heads], dim=1))
             row = torch.zeros(1, self.model.config.sizes.hidden, dtype=self._dtype, device=self.device)
             for layer in self.model.layers:
                 if isinstance(layer.feedforward, Experts):
                     layer.feedforward.warm(row)
             self.take_routes()
+            if self._graphs is not None:
+                self._graphs.record()
             return
         turn = self.model.rotation(self._put(step.positions))
         assert turn is not None
@@ -134,18 +179,35 @@ class GenerateRunner:
         return {layer: counter.take().tolist() for layer, counter in self._counters.items()}
 
     def suspend(self) -> None:
+        if self._graphs is not None:
+            self._graphs.forget()
         self._cache = None
         self.model.to("cpu")
 
+    @torch.inference_mode()
     def resume(self) -> None:
         self.model.to(self.device)
+        self._take_cache()
+        if self._graphs is not None:
+            self._graphs.record()
+
+    def _take_cache(self) -> None:
         self._cache = torch.empty(self._cache_shape, dtype=self._dtype, device=self.device)
 
-    def _attend(self, step: GenerateStep) -> Attend:
+    def _tensors(self, step: GenerateStep, inputs: Tensor | None) -> StepTensors:
+        return StepTensors(
+            inputs=inputs if inputs is not None else self._put(step.tokens),
+            positions=self._put(step.positions),
+            slots=self._put(step.slots),
+            tables=self._put(step.block_tables),
+            starts=self._put(step.query_starts),
+            lens=self._put(step.context_lens),
+        )
+
+    def _attend(self, step: StepTensors) -> Attend:
         assert self._cache is not None, "the model is suspended"
         caches = [(layer[0], layer[1]) for layer in self._cache.unbind()]
-        slots, tables = self._put(step.slots), self._put(step.block_tables)
-        starts, lens = self._put(step.query_starts), self._put(step.context_lens)
+        slots, tables, starts, lens = step.slots, step.tables, step.starts, step.lens
         store, look = self._attention.store_kv, self._attention.paged_attention
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

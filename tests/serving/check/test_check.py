@@ -11,9 +11,11 @@ from serving.check.kernels import check_all_kernels
 from serving.check.links import check_links
 from serving.check.results import CheckReport, judged, skipped
 from serving.check.run import run_check
-from serving.check.shapes import check_shapes, make_small_model
+from serving.check.shapes import check_shapes, difference, make_small_model
 from serving.check.tune import Trial, choose_cuts
 from serving.cli import run
+from serving.engine.outputs import Produced
+from serving.sampling import TokenLogprobs
 
 
 def test_every_kernel_computes_what_its_twin_does():
@@ -21,6 +23,7 @@ def test_every_kernel_computes_what_its_twin_does():
     assert {one.status for one in found} == {"pass"}, found
     names = {one.what for one in found}
     assert {"triton attention decode", "triton attention prefill", "triton rope", "triton rms norm"} <= names
+    assert {"triton norm and int8 product, 5 tokens", "triton int8 product, 20 tokens"} <= names
     assert {"triton expert sort", "triton expert combine", "triton expert product, int8"} <= names
     assert all(one.figures["to_torch"] > 0 for one in found if one.what.startswith("core attention"))
 
@@ -35,8 +38,20 @@ def test_links_are_timed():
 def test_every_shape_says_what_one_core_says(tmp_path):
     make_small_model(tmp_path / "model")
     found = asyncio.run(check_shapes(tmp_path / "model", ["cpu:0", "cpu:1"]))
-    assert len(found) == 3
-    assert {one.status for one in found} == {"pass"}, found
+    *shapes, graphs = found
+    assert len(shapes) == 4
+    assert shapes[-1].what == "tp1 x pp1 on cpu:0, int8"
+    assert {one.status for one in shapes} == {"pass"}, found
+    assert graphs == skipped("engine", "decode graphs", "needs a CUDA device")
+
+
+def test_answers_are_compared_up_to_where_they_part():
+    def answer(*tokens):
+        return [Produced("r", 0, token, logprobs=TokenLogprobs(logprob, [], [])) for token, logprob in tokens]
+
+    same, parted = answer((1, -0.5), (2, -1.0)), answer((1, -0.5), (3, -1.25), (4, -9.0))
+    assert difference([same], [same]) == (0.0, 2)
+    assert difference([parted], [answer((1, -0.5), (2, -1.0), (4, -1.0))]) == (0.25, 1)
 
 
 def test_a_part_that_breaks_is_told_and_leaves_the_others_alone(monkeypatch):
@@ -74,6 +89,19 @@ def test_the_fastest_tile_is_chosen_where_it_is_worth_it():
         Trial("b", shipped, [hardly], times.__getitem__),
     ]
     assert choose_cuts(trials) == {"a": faster}
+
+
+def test_the_bound_of_the_int8_kernel_is_where_its_steps_take_least():
+    from serving.check.trials import bound_trial
+    from serving.models.int8_product import MOST_KEY, MOST_TOKENS, cut_at
+
+    def joined_pays_up_to(bound):
+        return bound_trial(lambda tokens: (2.0, 1.0) if tokens <= bound else (2.0, 3.0))
+
+    assert choose_cuts([joined_pays_up_to(16)]) == {MOST_KEY: cut_at(16)}
+    assert choose_cuts([joined_pays_up_to(512)]) == {MOST_KEY: cut_at(512)}
+    assert choose_cuts([joined_pays_up_to(0)]) == {MOST_KEY: cut_at(0)}
+    assert choose_cuts([joined_pays_up_to(MOST_TOKENS)]) == {}
 
 
 def test_the_table_is_kept_by_architecture(tmp_path):

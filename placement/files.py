@@ -13,12 +13,14 @@ import msgspec
 import yaml
 
 from placement.errors import InputError
+from placement.known_fields import suggest_field
 from placement.units import Bytes, Seconds, Share, parse_bytes, parse_seconds, parse_share
 
 T = TypeVar("T")
 VERSION = 1
 MAX_DOCUMENT_BYTES = 256 * 2**20
 
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _UNITS: dict[type, Callable[[object], object]] = {
     Seconds: parse_seconds,
     Bytes: parse_bytes,
@@ -34,12 +36,13 @@ def read_document(path: Path, kind: type[T]) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number of thousands of digits, a 31st of February
-        place = " ".join(str(error).split())
-        raise InputError(f"{path}: not valid YAML: {place}") from error
+        raise InputError(f"{path}: not valid YAML: {_yaml_reason(error)}") from error
     except RecursionError as error:
         raise InputError(f"{path}: nested too deeply; is this the right file?") from error
     if isinstance(data, dict):
         check_version(data.pop("version", VERSION), path)
+    if data is None:
+        raise InputError(f"{path}: is empty")
     return convert(data, kind, str(path))
 
 
@@ -49,9 +52,21 @@ def convert(data: object, kind: type[T], where: str) -> T:
         return msgspec.convert(data, kind, dec_hook=_from_plain, str_keys=True)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `")
+        unknown = _UNKNOWN.fullmatch(message)
+        if unknown is not None:
+            meant = suggest_field(kind, place.rstrip("`"), unknown[1])
+            message = f"unknown field `{unknown[1]}`{meant}"
         key = "a key of " if place.startswith("key` in `") else ""
         at = re.sub(r"\[\.\.\.\]", "", place.removeprefix("key` in `").strip("$`")).lstrip(".")
         raise InputError(f"{where}: {key}{at + ': ' if at else ''}{message}") from error
+
+
+def _yaml_reason(error: Exception) -> str:
+    """In one line; where the file is wrong comes first."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None and error.problem is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def check_version(version: object, path: Path) -> None:

@@ -84,6 +84,13 @@ def replica_profile(group: Group, model: str, problem: Problem) -> ShapeProfile 
     return profile.find(group.shape, group_kind(group, problem), group_span(group, problem))
 
 
+def takes_turns(group: Group, problem: Problem) -> frozenset[str]:
+    """Models of the group of which one at a time is awake: those parked, and one that is alone with them."""
+    alone = {model.name for model in problem.models if model.alone}
+    names = group.parked + tuple(name for name in group.models if name in alone)
+    return frozenset(names if group.parked else ())
+
+
 def check_plan(plan: Plan, problem: Problem, where: str) -> None:
     """Refuse a plan that names what is not there, uses a device twice, or exceeds a device's memory."""
     names = {model.name: model for model in problem.models}
@@ -120,7 +127,6 @@ def check_plan(plan: Plan, problem: Problem, where: str) -> None:
 def stage_bytes(group: Group, problem: Problem, place: str = "plan") -> list[int]:
     """What each device of each stage must hold: weights of all models, the largest of those parked, and caches. Where a
     model is alone, it takes turns with those parked."""
-    names = {model.name: model for model in problem.models}
     profiles: dict[str, ShapeProfile] = {}
     for model in group.models + group.parked:
         entry = replica_profile(group, model, problem)
@@ -129,12 +135,11 @@ def stage_bytes(group: Group, problem: Problem, place: str = "plan") -> list[int
             raise InputError(f"{place}: {model!r} has no profile for shape {group.shape} (kind {kind}, span {span})")
         profiles[model] = entry
     needs = []
+    turns = takes_turns(group, problem)
     for stage in range(group.pp):
         held = {model: int(one.stage_memory[stage]) + group.kv_bytes.get(model, 0) for model, one in profiles.items()}
-        bay = max((held[model] for model in group.parked), default=0)
-        resident = sum(held[model] for model in group.models)
-        takes_turns = any(names[model].alone for model in group.models)
-        needs.append(max(resident, bay) if takes_turns else resident + bay)
+        bay = max((held[model] for model in turns), default=0)
+        needs.append(bay + sum(held[model] for model in group.models if model not in turns))
     return needs
 
 
@@ -151,7 +156,7 @@ def _check_host_memory(plan: Plan, problem: Problem, where: str) -> None:
     cluster = problem.cluster
     need = [0] * len(cluster.nodes)
     for group in plan.groups:
-        for model in group.parked:
+        for model in takes_turns(group, problem):  # each of them sleeps at times
             entry = replica_profile(group, model, problem)
             assert entry is not None
             for stage, size in enumerate(entry.stage_memory):

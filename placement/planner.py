@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from placement.errors import InfeasibleError
-from placement.plan import Group, Plan, check_plan
+from placement.plan import Group, Plan, check_plan, takes_turns
 from placement.problem import Problem
 from placement.rules import Rule
 from placement.search.alpaserve import alpaserve, replication, round_robin
@@ -77,7 +77,17 @@ def make_plan(
         "steps": effort.taken,
         "alternatives": _alternatives(space, plan, effort.weighed, rule, max_batch),
     }
-    return msgspec.structs.replace(plan, planner=claims)
+    wake_s = _wake_s(space, plan)
+    return msgspec.structs.replace(plan, planner=claims | ({"wake_s": wake_s} if wake_s else {}))
+
+
+def _wake_s(space: Space, plan: Plan) -> dict[str, float]:
+    """Of models of which not all are awake: seconds until each is, at the most."""
+    found: dict[str, float] = {}
+    for group in plan.groups:
+        for name in takes_turns(group, space.problem):
+            found[name] = max(found.get(name, 0.0), space.catalogue.wake_s(group, name))
+    return dict(sorted(found.items()))
 
 
 def lendable_plan(problem: Problem, plan: Plan, effort: Effort, seed: int = 0) -> Plan:

@@ -170,6 +170,13 @@ class Catalogue:
             wake,
         )
 
+    def wake_s(self, group: Group, model: str) -> float:
+        """Seconds until a parked model is awake on all stages of the group."""
+        entry = self.entries[self.class_of(group)][self.profile_of_model[self.model_index[model]]]
+        assert entry is not None
+        seconds: float = entry.memory / self._bandwidth(group) if entry.wake is None else entry.wake
+        return seconds
+
     def assemble(
         self,
         group_class: Ints,

@@ -44,7 +44,8 @@ class Hall(Generic[G]):
         """When models that no group serves are expected to be served, where that is known."""
         self.wake_s: Callable[[str], float] = lambda model: 0.0
         """How long a generating model that is asleep wherever it is will take to be awake."""
-        self._overhead_s = overhead_s
+        self.overhead_s = overhead_s
+        """What an answer takes beside its group's work; goals on tickets are without it."""
         self._too_late: list[tuple[float, int]] = []
 
     # Into the hall and through it
@@ -83,7 +84,7 @@ class Hall(Generic[G]):
         """It was answered."""
         counts, goals = ticket.statistics, ticket.goals
         counts.served += 1
-        late_by = self._overhead_s + HAIR_S
+        late_by = self.overhead_s + HAIR_S
         first = ticket.first_at if ticket.generates and ticket.items else now
         met = first - ticket.arrived <= goals.first_s + late_by
         if ticket.generates and ticket.items > 1:

@@ -42,7 +42,8 @@ class Pool(Generic[G]):
         self.memory = FloorMemory(tables, capacity)
         self.floor = self.memory.floor
         self.arrays = (self.memory.floats, self.memory.ints, self.memory.bools)
-        engines = engines_of(plan, catalogue, early=False)
+        # Who is asleep is known to the groups, and reckoned with apart (Hall.wake_s).
+        engines = engines_of(plan, catalogue, early=False)._replace(wake=np.zeros(0))
         self.world = WorldMemory(engines, catalogue.stages, len(plan.groups), slots, step_tokens)
         self.mirror = self.world.mirror
         self.all_arrays = (*self.arrays, self.world.floats, self.world.ints, self.world.bools, self.world.status)

@@ -36,7 +36,9 @@ class Refusals(Generic[G]):
         return self._refused(ticket, "queue-full", message, retry_s, now)
 
     def over_share(self, ticket: Ticket[G, Any], now: float) -> NotServed:
-        message = f"tenant {ticket.request.tenant!r} holds more than its share of what waits"
+        tenant = ticket.request.tenant
+        whose = f"tenant {tenant!r} holds more than its" if tenant else "requests without a tenant hold more than their"
+        message = f"{whose} share of what waits"
         return self._refused(ticket, "refused", message, self._hall.headroom.pressed_until - now, now)
 
     def held_back(self, ticket: Ticket[G, Any], spare_s: float, predicted: float, now: float) -> NotServed:
@@ -49,6 +51,12 @@ class Refusals(Generic[G]):
         return self._refused(ticket, "refused", message, retry_s, now, predicted if predicted < math.inf else None)
 
     def late(self, ticket: Ticket[G, Any], now: float) -> NotServed:
+        model, overhead_s = ticket.request.model, self._hall.overhead_s
+        goal_s = ticket.goals.first_s + overhead_s
+        if goal_s < overhead_s:
+            least = f"{1e3 * overhead_s:g} ms that any answer takes, whatever it computes"
+            message = f"{model!r}: a goal of {1e3 * goal_s:g} ms is below the {least}"
+            return self._refused(ticket, "refused", message, None, now)
         if ticket.generates:
             predicted = self._generating.last_expected
             late_s = predicted - ticket.deadline
@@ -56,7 +64,7 @@ class Refusals(Generic[G]):
         else:
             predicted = self._one_pass.earliest_finish(ticket.model, now)
             retry_s = self._one_pass.retry_after_s(ticket.model, ticket.deadline - now, now)
-        message = f"{ticket.request.model!r} cannot answer within {ticket.goals.first_s:.3f} s"
+        message = f"{model!r} cannot answer within {goal_s:.3f} s"
         if ticket.generates and ticket.request.tpot_s is not None:
             message += f" and {1e3 * ticket.goals.token_s:g} ms for each further token"
         message += ": "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+import msgspec
 
 Priority = Literal["interactive", "standard", "batch"]
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
@@ -12,8 +13,7 @@ PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 Reason = Literal["refused", "expired", "no-replica", "queue-full", "cancelled", "failed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
     """One request as the router weighs it."""
 
     id: str

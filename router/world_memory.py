@@ -120,6 +120,7 @@ def unpack_world(f: Floats, i: Ints, b: Bools, status: NDArray[np.int8], clocks:
         f[x : x + models],
         f[x + models : x + 2 * models],
         f[x + 2 * models : x + 3 * models],
+        f[0:0],
     )
     x += 3 * models
     end, due, slowest = f[x : x + lanes], f[x + lanes : x + 2 * lanes], f[x + 2 * lanes : x + 3 * lanes]

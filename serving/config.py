@@ -60,6 +60,8 @@ class ModelEntry(_Part, frozen=True):
     """Its worth against the others."""
     precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
     """What it computes in; on CPU fp32 or int8."""
+    graphs: bool = False
+    """Record decoding steps as CUDA graphs; on GPUs, where one device has a stage to itself."""
     source: str | None = None
     """Where the directory comes from on a machine that lacks it: a URL that fsspec reads, such as s3://bucket/chat."""
     profile: str | None = None
@@ -69,7 +71,8 @@ class ModelEntry(_Part, frozen=True):
     """Who computes it: our own workers, `vllm`, or any server of OpenAI's API (docs/engines.md)."""
 
     def __post_init__(self) -> None:
-        _ = self.foreign
+        if self.foreign is not None and self.graphs:
+            raise ValueError("graphs are our own engine's; leave `graphs` out, and see to them in `engine`")
         if not self.name.isprintable():
             raise ValueError(f"name {self.name!r} has characters that cannot be printed")
         _check(0 < self.target <= 1, "target", self.target, "above 0 and at most 1")
@@ -137,6 +140,9 @@ class TrainingConfig(_Part, frozen=True):
 
     policy: str = "penstock"
     """Which job is served first; `penstock train policies` lists them."""
+    durations: Literal["predicted", "none"] = "predicted"
+    """What the policy is told of how long jobs run: what their users say, else what such jobs took; or nothing, and
+    it learns from those that have ended how soon jobs end."""
     store: str = f"{SQLITE}penstock.db"
     """Where the queue is kept: sqlite:///FILE or postgresql://..."""
     loans: LoansConfig = msgspec.field(default_factory=LoansConfig)
@@ -210,6 +216,22 @@ class ListenAddress(NamedTuple):
     port: int
 
 
+class DeskConfig(_Part, frozen=True):
+    """Where front ends on other hosts (`penstock front`) reach the process that routes, over TCP."""
+
+    listen: str
+    """HOST:PORT of the machine that routes, in a network that nobody else is in."""
+    secret: Annotated[str, Meta(min_length=1)]
+    """A file with what both know, 16 characters or more; who does not know it is turned away."""
+
+    def __post_init__(self) -> None:
+        _ = self.address
+
+    @property
+    def address(self) -> ListenAddress:
+        return parse_listen(self.listen)
+
+
 class ServeConfig(_Part, frozen=True):
     """The whole file. Read by `read_serve_config`, all its paths are absolute."""
 
@@ -230,6 +252,8 @@ class ServeConfig(_Part, frozen=True):
     """Where HTTP is answered."""
     fronts: Annotated[int, Meta(ge=0, le=256)] = 0
     """HTTP processes beside the one that routes; where there are none, that one answers itself."""
+    desk: DeskConfig | None = None
+    """Nobody is waited for when absent."""
     hosts: tuple[str, ...] = ()
     """Names that clients reach it by, beside the address itself; `*` takes any."""
     api_keys: str | None = None
@@ -250,13 +274,18 @@ class ServeConfig(_Part, frozen=True):
 
     @property
     def address(self) -> ListenAddress:
-        host, _, port = self.listen.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-        if not host or (":" in host and not self.listen.startswith("[")):
-            raise ValueError(f"listen {self.listen!r}: give host:port or [ipv6]:port")
-        if not (port.isascii() and port.isdigit() and int(port) < 2**16):
-            raise ValueError(f"listen {self.listen!r}: port {port!r} is not a number from 0 to 65535")
-        return ListenAddress(host, int(port))
+        return parse_listen(self.listen)
+
+
+def parse_listen(listen: str) -> ListenAddress:
+    """A ValueError says what is wrong with it."""
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not host or (":" in host and not listen.startswith("[")):
+        raise ValueError(f"listen {listen!r}: give host:port or [ipv6]:port")
+    if not (port.isascii() and port.isdigit() and int(port) < 2**16):
+        raise ValueError(f"listen {listen!r}: port {port!r} is not a number from 0 to 65535")
+    return ListenAddress(host, int(port))
 
 
 def read_serve_config(path: Path) -> ServeConfig:
@@ -268,6 +297,8 @@ def read_serve_config(path: Path) -> ServeConfig:
         value = getattr(config, name)
         if isinstance(value, str):
             changes[name] = str(base / value)
+    if config.desk is not None:
+        changes["desk"] = msgspec.structs.replace(config.desk, secret=str(base / config.desk.secret))
     if config.training is not None:
         store = _resolved_store(config.training.store, base, path)
         folder = None if config.training.folder is None else str(base / config.training.folder)

@@ -215,7 +215,7 @@ def compare(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Plan by every policy over rate, burstiness, SLO scale and devices, and compare."""
+    """Compare policies over rate, burstiness, SLO scale and devices."""
     check_outputs({"--report": report, "--png": png})
     lists = {"rates": rates, "cvs": cvs, "slo_scales": slo_scales}
     asked: dict[str, Any] = {

@@ -10,7 +10,7 @@ from placement.text import columns, device_range, percent, shortened
 if TYPE_CHECKING:
     from placement.comparison import Comparison
     from placement.outcome import Outcome
-    from placement.plan import Plan
+    from placement.plan import Group, Plan
     from placement.problem import Problem
 
 
@@ -27,6 +27,12 @@ def plan_summary(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def parked_names(plan: Plan, group: Group) -> list[str]:
+    """With how long waking each takes, where the plan says so."""
+    wake_s = plan.planner.get("wake_s", {})
+    return [f"{name} (wakes in {wake_s[name]:.2g} s)" if name in wake_s else name for name in group.parked]
+
+
 def plan_text(problem: Problem, plan: Plan, outcome: Outcome, compile_s: float) -> str:
     claims = plan.planner
     parks = any(group.parked for group in plan.groups)
@@ -34,7 +40,7 @@ def plan_text(problem: Problem, plan: Plan, outcome: Outcome, compile_s: float) 
     rows += [
         [
             *(str(index), device_range(group.devices), str(group.shape), shortened(group.models, 4)),
-            *([shortened(group.parked, 4)] if parks else []),
+            *([shortened(parked_names(plan, group), 4)] if parks else []),
         ]
         for index, group in enumerate(plan.groups)
     ]

@@ -12,7 +12,7 @@ from placement.clocks import NOBODY, later
 from placement.compiled import compiled, compiled_apart
 from placement.dispatch import FAILED, SERVED
 from placement.generation.engine_tables import PREEMPTIONS, STEPS, World
-from placement.generation.intake import another_is_sooner, join_front, learn_wait, next_in_line, pull
+from placement.generation.intake import another_is_sooner, is_asleep, join_front, learn_wait, next_in_line, pull
 from placement.generation.step_cost import step_s
 
 NEVER = np.iinfo(np.int64).max
@@ -53,6 +53,8 @@ def begin_step(world: World, lane: int, now: float) -> bool:
         if take == 0:
             break
         if comes:
+            if is_asleep(world, engine):
+                wake_up(world, engine, now)
             pull(world, engine, request, total)
         prefill += take
         context += take * done
@@ -70,6 +72,15 @@ def begin_step(world: World, lane: int, now: float) -> bool:
         return False
     run_step(world, lane, now, prefill, context)
     return True
+
+
+@compiled_apart
+def wake_up(world: World, engine: int, now: float) -> None:
+    """Let the engine be the one of its group that is awake; no stage computes meanwhile."""
+    group = world.engines.group[engine]
+    world.clocks.awake[group] = world.engines.model[engine]
+    for s in range(world.engines.stages[engine]):
+        world.clocks.free[group, s] = later(now, world.clocks.free[group, s]) + world.engines.wake[engine]
 
 
 @compiled

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from placement.clocks import NOBODY, Bools, Clocks, Floats, Ints
 from placement.dispatch import REFUSED
 from placement.errors import InputError
-from placement.plan import Plan
+from placement.plan import Plan, takes_turns
 from placement.problem import MAX_SLO_S
 from placement.profile import StepCost
 from placement.tables import Catalogue
@@ -41,6 +41,7 @@ class Engines(NamedTuple):
     slack: Floats  # [M] seconds from arrival to when the first token must leave the last stage
     finish_slack: Floats  # [M] and the last token
     tpot: Floats  # [M] seconds, finite
+    wake: Floats  # [E] seconds to be awake, of those that take turns on their group; -1: always awake. Empty: all are
 
 
 class Lanes(NamedTuple):
@@ -173,6 +174,27 @@ def engines_of(plan: Plan, catalogue: Catalogue, early: bool) -> Engines:
         slack=np.array([np.inf if early else entry.slo.first_token - overhead for entry in models]),
         finish_slack=np.array([np.inf if early else entry.slo.end_to_end - overhead for entry in models]),
         tpot=np.array([MAX_SLO_S if early else min(entry.slo.tpot, MAX_SLO_S) for entry in models]),
+        wake=_wake(plan, catalogue, found),
+    )
+
+
+def first_awake(plan: Plan, catalogue: Catalogue) -> Ints:
+    """[G] who is awake before anybody has come, of those that take turns: the resident, or NOBODY."""
+    turns = [takes_turns(group, catalogue.problem) for group in plan.groups]
+    awake = [
+        next((catalogue.model_index[name] for name in group.models if name in those), NOBODY)
+        for group, those in zip(plan.groups, turns, strict=True)
+    ]
+    return np.array(awake, np.int64)
+
+
+def _wake(plan: Plan, catalogue: Catalogue, found: list[tuple[int, int]]) -> Floats:
+    if not any(group.parked for group in plan.groups):
+        return np.zeros(0)
+    names = [model.name for model in catalogue.problem.models]
+    turns = [takes_turns(group, catalogue.problem) for group in plan.groups]
+    return np.array(
+        [catalogue.wake_s(plan.groups[g], names[m]) if names[m] in turns[g] else -1.0 for g, m in found], np.float64
     )
 
 

@@ -14,7 +14,7 @@ from placement.clocks import NOBODY, Clocks, Floats, Ints, later
 from placement.compiled import compiled, compiled_apart
 from placement.dispatch import QUEUE_FULL, REFUSED, SERVED
 from placement.generation.engine_tables import World
-from placement.generation.intake import expire, mean_output, others_s
+from placement.generation.intake import expire, is_asleep, mean_output, others_s
 from placement.generation.step_cost import (
     CACHED_TOKEN,
     EXPERTS,
@@ -100,6 +100,8 @@ def _look_out(world: World, outlook: Outlook, clocks: Clocks, model: int, now: f
             for s in range(engines.stages[engine]):
                 seconds += step_s(engines, engine, s, chunk, sequences, context * chunk, lanes.cached[lane])
             open_at = later(later(now, clocks.free[group, 0]), lanes.end[lane] if lanes.in_flight[lane] else now)
+            if is_asleep(world, engine):
+                open_at += engines.wake[engine]
             current = lanes.prefilling[lane]
             if current != NOBODY and chunk > 0:
                 left = world.sequences.held[current] - world.sequences.done[current]

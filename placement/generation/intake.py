@@ -51,6 +51,8 @@ def next_in_line(world: World, lane: int, now: float, sequences: int, cached: in
     request = _first_suited(world, engine, now, sequences, cached)
     if request == NOBODY:
         return NOBODY
+    if engines.wake.size > 0 and _waits_its_turn(world, engine, request, now):
+        return NOBODY
     tokens = world.sequences.prompt[request] + world.sequences.made[request]
     margin = mean_output(world.learned, engines.model[engine])
     if world.running[engine] > 0 and world.used[engine] + tokens + margin > engines.capacity[engine]:
@@ -90,6 +92,35 @@ def another_is_sooner(world: World, lane: int, request: int, now: float, sequenc
 
 
 @compiled
+def is_asleep(world: World, engine: int) -> bool:
+    engines = world.engines
+    if engines.wake.size == 0 or engines.wake[engine] < 0:
+        return False
+    asleep: bool = world.clocks.awake[engines.group[engine]] != engines.model[engine]
+    return asleep
+
+
+@compiled_apart
+def _waits_its_turn(world: World, engine: int, request: int, now: float) -> bool:
+    """Whether the request must wait for another engine, of those of which one is awake: until it has ended what runs,
+    or because somebody who came before waits for it."""
+    engines = world.engines
+    group = engines.group[engine]
+    if engines.wake[engine] < 0:
+        return False
+    asleep = is_asleep(world, engine)
+    for other in range(engines.first_of_group[group], engines.first_of_group[group + 1]):
+        if other == engine or engines.wake[other] < 0:
+            continue
+        if asleep and world.running[other] > 0:
+            return True
+        head = _first_suited(world, other, now, 0, 0)
+        if head != NOBODY and head < request:
+            return True
+    return False
+
+
+@compiled
 def _first_suited(world: World, engine: int, now: float, decoding: int, cached: int) -> int:
     """The first in line whom the engine, beside so many decoding sequences, can give a first token in time.
     Drops those whom no engine can any more, even idle."""
@@ -97,6 +128,7 @@ def _first_suited(world: World, engine: int, now: float, decoding: int, cached: 
     line = engines.line[engine]
     chunk = world.step_tokens - decoding
     request: int = world.lines.head[line]
+    begin = now + engines.wake[engine] if is_asleep(world, engine) else now
     skipped = 0
     while request != NOBODY and skipped < MOST_SKIPPED:
         behind = sequences.behind[request]
@@ -106,7 +138,7 @@ def _first_suited(world: World, engine: int, now: float, decoding: int, cached: 
             expire(world, line, request)
         else:
             seconds = prefill_s(engines, engine, tokens, chunk, decoding, cached) if waits else -np.inf
-            if tokens <= engines.capacity[engine] and now + seconds <= sequences.deadline[request]:
+            if tokens <= engines.capacity[engine] and begin + seconds <= sequences.deadline[request]:
                 return request
             skipped += 1
         request = behind

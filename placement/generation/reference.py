@@ -12,9 +12,10 @@ from itertools import count
 
 from placement.generation.intake import MOST_SKIPPED
 from placement.generation.reference_engine import Engine, Lane, Learner, Outlook, Sequence
-from placement.plan import Plan, replica_profile
+from placement.plan import Plan, replica_profile, takes_turns
 from placement.problem import MAX_SLO_S, Model, Problem
 from placement.reference import Clock, Fate, Replica, Waiting, _Deadline, begin, describe, finish, run
+from placement.tables import Catalogue
 from placement.workload import Workload
 
 
@@ -56,6 +57,7 @@ class Reference:
         return Learner(slo.first_token - overhead, slo.end_to_end - overhead, min(slo.tpot, MAX_SLO_S))
 
     def _engines(self, problem: Problem, plan: Plan) -> list[Engine]:
+        catalogue = Catalogue(problem)
         lines: dict[int, list[Sequence]] = {index: [] for index in range(len(problem.models))}
         engines = []
         for index, group in enumerate(plan.groups):
@@ -69,6 +71,9 @@ class Reference:
                 capacity = min(int(group.kv_bytes[model.name] / size) for size in sizes)
                 line = [] if self.early else lines[m]
                 engine = Engine(index, self.models[m], entry.generation.stages, capacity, line)
+                if model.name in takes_turns(group, problem):
+                    engine.wake = catalogue.wake_s(group, model.name)
+                    engine.is_asleep = model.name in group.parked
                 engine.lanes = [Lane(engine) for _ in range(group.pp)]
                 engines.append(engine)
         return engines
@@ -143,7 +148,7 @@ class Reference:
         began, before = False, self.preemptions
         open_now = not self.booked(group) and self.clocks[group].free[0] <= now
         if open_now:
-            for lane in sorted(self.lanes_of(group), key=lambda lane: lane.end):
+            for lane in sorted(self.lanes_of(group), key=lambda lane: (lane.engine.is_asleep, lane.end)):
                 if _has_work(lane) and self.begin_step(lane, now):
                     began = True
                     break
@@ -180,6 +185,8 @@ class Reference:
             if take == 0:
                 break
             if lane.prefilling is None:
+                if engine.is_asleep:
+                    self.wake_up(engine, now)
                 engine.line.remove(sequence)
                 sequence.pulled, sequence.group = next(self.pulls), engine.group
             prefill, context, sequence.done = prefill + take, context + take * done, done + take
@@ -194,6 +201,27 @@ class Reference:
             return False
         self.run_step(lane, now, engine.step_s(prefill, decoding, context, cached))
         return True
+
+    def wake_up(self, engine: Engine, now: float) -> None:
+        for other in self.turns(engine):
+            other.is_asleep = True
+        clock = self.clocks[engine.group]
+        clock.free = [max(now, free) + engine.sleep_s for free in clock.free]
+        engine.is_asleep = False
+
+    def turns(self, engine: Engine) -> list[Engine]:
+        """The others with which the engine takes turns."""
+        group = [other for other in self.engines if other.group == engine.group and other is not engine]
+        return [other for other in group if other.wake is not None and engine.wake is not None]
+
+    def waits_its_turn(self, engine: Engine, sequence: Sequence, now: float) -> bool:
+        for other in self.turns(engine):
+            if engine.is_asleep and other.running:
+                return True
+            head = self.first_suited(other, 0, now, 0)
+            if head is not None and head.request < sequence.request:
+                return True
+        return False
 
     def step_end(self, lane: Lane, now: float, prefill: int, decoding: int, context: int, cached: int) -> float:
         clock, x = self.clocks[lane.engine.group], now
@@ -253,8 +281,8 @@ class Reference:
         if lane.size + 1 > math.ceil((engine.running + len(engine.line)) / len(engine.lanes)):
             return None
         will_cache = lane.cached + len(lane.decoding) + sum(sequence.tokens for sequence in lane.fresh)
-        sequence = self.first_suited(lane, now, will_cache)
-        if sequence is None:
+        sequence = self.first_suited(engine, lane.size, now, will_cache)
+        if sequence is None or self.waits_its_turn(engine, sequence, now):
             return None
         tokens = sequence.tokens
         if engine.running and engine.used + tokens + model.mean_output > engine.capacity:
@@ -297,8 +325,8 @@ class Reference:
                     return True
         return False
 
-    def first_suited(self, lane: Lane, now: float, cached: int) -> Sequence | None:
-        engine, skipped = lane.engine, 0
+    def first_suited(self, engine: Engine, size: int, now: float, cached: int) -> Sequence | None:
+        skipped = 0
         for sequence in list(engine.line):
             if skipped == MOST_SKIPPED:
                 return None
@@ -307,8 +335,8 @@ class Reference:
                 continue
             wait = -math.inf
             if sequence.made == 0:
-                wait = engine.prefill_s(sequence.tokens, self.step_tokens - lane.size, lane.size, cached)
-            if sequence.tokens <= engine.capacity and now + wait <= sequence.deadline:
+                wait = engine.prefill_s(sequence.tokens, self.step_tokens - size, size, cached)
+            if sequence.tokens <= engine.capacity and now + engine.sleep_s + wait <= sequence.deadline:
                 return sequence
             skipped += 1
         return None

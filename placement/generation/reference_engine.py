@@ -107,7 +107,14 @@ class Engine:
     costs: tuple[StepCost, ...]
     capacity: int
     line: list[Sequence]
+    wake: float | None = None
+    """Seconds to be awake, of one that takes turns on its group."""
+    is_asleep: bool = False
     lanes: list[Lane] = field(default_factory=list)
+
+    @property
+    def sleep_s(self) -> float:
+        return self.wake if self.is_asleep and self.wake is not None else 0.0
 
     @property
     def running(self) -> int:
@@ -182,7 +189,7 @@ class Outlook:
                 seconds = others
                 for stage_s in engine.step_s(chunk, lane.size, context * chunk, lane.cached):
                     seconds += stage_s
-                open_at = max(now, free, lane.end if lane.in_flight else now)
+                open_at = max(now, free, lane.end if lane.in_flight else now) + engine.sleep_s
                 if lane.prefilling and chunk:
                     open_at += (lane.prefilling.tokens - lane.prefilling.done) * seconds / chunk
                 self.lanes.append((lane, open_at, chunk, chunk / seconds if chunk else 0.0, others))

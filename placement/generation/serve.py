@@ -17,7 +17,7 @@ from placement.compiled import compiled, entry_point
 from placement.dispatch import EXPIRED, NO_REPLICA, SERVED, new_state
 from placement.errors import InputError
 from placement.generation.engine import begin_step, end_step
-from placement.generation.engine_tables import PREEMPTIONS, STEPS, Answers, engines_of, new_world
+from placement.generation.engine_tables import PREEMPTIONS, STEPS, Answers, World, engines_of, first_awake, new_world
 from placement.generation.first_token import admission, least_loaded, new_outlook
 from placement.generation.floor import (
     Floor,
@@ -29,7 +29,7 @@ from placement.generation.floor import (
     offer_one_pass,
     rewake,
 )
-from placement.generation.intake import join_back
+from placement.generation.intake import is_asleep, join_back
 from placement.outcome import Outcome
 from placement.plan import Plan
 from placement.problem import Problem
@@ -105,6 +105,7 @@ def serve(
     tables = catalogue.tables(plan)
     state = new_state(len(plan.groups), catalogue.stages, len(tables.slack), 1 if early else QUEUE_CAPACITY)
     engines = engines_of(plan, catalogue, early)
+    state.clocks.awake[:] = state.tail.awake[:] = first_awake(plan, catalogue)
     world = new_world(engines, state.clocks, workload, step_tokens)
     floor = Floor(
         tables,
@@ -182,7 +183,8 @@ def _tokens(floor: Floor, group: int) -> int:
 @compiled
 def _visit(floor: Floor, group: int, now: float) -> None:
     """End the group's steps whose time has come; then, if its first stage is free and nobody is booked, begin
-    one: of the lane that has waited longest and has work."""
+    one: of the lane that has waited longest and has work; of engines that are asleep after the others, whose last
+    sequence may have failed in trying."""
     world = floor.world
     engines, lanes = world.engines, world.lanes
     begin = engines.first_lane[engines.first_of_group[group]]
@@ -194,30 +196,43 @@ def _visit(floor: Floor, group: int, now: float) -> None:
     open_now = floor.booked[group] == 0 and world.clocks.free[group, 0] <= now
     if open_now:
         preempted = world.totals[PREEMPTIONS]
-        waited = -np.inf
-        tried = NOBODY
-        for _ in range(begin, end):
-            best = NOBODY
-            for lane in range(begin, end):
-                untried = lanes.end[lane] > waited or (lanes.end[lane] == waited and lane > tried)
-                if untried and has_work(world, lane) and (best == NOBODY or lanes.end[lane] < lanes.end[best]):
-                    best = lane
-            if best == NOBODY:
-                break
-            waited = lanes.end[best]
-            tried = best
-            began = begin_step(world, best, now)
-            if began:
-                break
+        began = _begin_longest(world, begin, end, now, False)
+        if not began and engines.wake.size > 0:
+            began = _begin_longest(world, begin, end, now, True)
         if began and floor.state.queue.length[0] > 0:  # what is offered next sees the step
             for s in range(floor.tables.stages[group]):
                 floor.state.tail.free[group, s] = world.clocks.free[group, s]
             floor.state.tail.drained[group] = world.clocks.drained[group]
+            floor.state.tail.awake[group] = world.clocks.awake[group]
         if world.totals[PREEMPTIONS] > preempted:
             for other in range(floor.wake.size):
                 if other != group:
                     rewake(floor, other, now, True)
     rewake(floor, group, now, began or not open_now)
+
+
+@compiled
+def _begin_longest(world: World, begin: int, end: int, now: float, asleep: bool) -> bool:
+    """Begin a step of the lane from `begin` to `end` that has waited longest and finds work, of engines that are
+    asleep, or of the others."""
+    lanes = world.lanes
+    waited = -np.inf
+    tried = NOBODY
+    for _ in range(begin, end):
+        best = NOBODY
+        for lane in range(begin, end):
+            untried = lanes.end[lane] > waited or (lanes.end[lane] == waited and lane > tried)
+            if not untried or not has_work(world, lane) or is_asleep(world, world.engines.lane_engine[lane]) != asleep:
+                continue
+            if best == NOBODY or lanes.end[lane] < lanes.end[best]:
+                best = lane
+        if best == NOBODY:
+            break
+        waited = lanes.end[best]
+        tried = best
+        if begin_step(world, best, now):
+            return True
+    return False
 
 
 @compiled

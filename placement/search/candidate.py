@@ -136,15 +136,13 @@ class Space:
             if not len(held):
                 continue
             shape = self.catalogue.classes[kind].shape
-            used = self._bare_need[kind, held].sum(axis=0)
-            spare = float((self.limit[kind] - used[: shape.pp]).min())
             groups.append(
                 Group(
                     devices=tuple(cluster.devices[index].name for index in devices[group]),
                     tp=shape.tp,
                     pp=shape.pp,
                     models=tuple(models[m].name for m in held),
-                    kv_bytes=self._cache(kind, held, spare),
+                    kv_bytes=self.cache(kind, held),
                 )
             )
         return Plan(tuple(groups))
@@ -167,8 +165,10 @@ class Space:
                 taken.add(old)
         return kept
 
-    def _cache(self, kind: int, held: Ints, spare: float) -> dict[str, int]:
+    def cache(self, kind: int, held: Ints) -> dict[str, int]:
         """Cache bytes per device for each generating model: its least, and its part of what is spare by demand."""
+        used = self._bare_need[kind, held].sum(axis=0)
+        spare = float((self.limit[kind] - used[: self.catalogue.classes[kind].shape.pp]).min())
         models = self.problem.models
         generating = [m for m in held if models[m].generates]
         total = sum(self.demand[m] for m in generating) or 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import insort
+
 import numpy as np
 
 from placement.clocks import Bools
@@ -20,27 +22,28 @@ def drain_order(scorer: Scorer, candidate: Candidate, parked: Bools | None = Non
     covers = candidate.holds if parked is None else candidate.holds | parked
     homes = covers.sum(axis=0)
     demand = (candidate.holds * scorer.space.demand / np.maximum(candidate.holds.sum(axis=0), 1)).sum(axis=1)
-    calmest = list(np.argsort(demand / scorer.space.sizes[list(candidate.classes)], kind="stable"))
+    calmest: list[int] = np.argsort(demand / scorer.space.sizes[list(candidate.classes)], kind="stable").tolist()
     drained: list[int] = []
     steps: list[tuple[int, ...]] = []
     while True:
         groups = len(candidate.classes) - len(drained)
-        options = []
-        for group in (int(group) for group in calmest if group not in drained):
-            if groups == 1 or (covers[group] & (homes == 1)).any():
-                continue
-            options.append(group)
-            if len(options) == (TRIED if groups <= MOST_SIMULATED else 1):
-                break
-        if not options:
+        options: list[int] = []
+        while len(options) < min(TRIED if groups <= MOST_SIMULATED else 1, len(calmest)):
+            group = calmest[len(options)]
+            if (covers[group] & (homes == 1)).any():
+                calmest.remove(group)  # from now on a model is nowhere else
+            else:
+                options.append(group)
+        if not options or groups == 1:
             return tuple(steps)
         best = options[0]
         if len(options) > 1:
             scores = [(scorer.score(_without(candidate, {*drained, group})), -group) for group in options]
             best = -max(scores)[1]
         homes = homes - covers[best]
-        drained.append(best)
-        steps.append(tuple(sorted(drained)))
+        calmest.remove(best)
+        insort(drained, best)
+        steps.append(tuple(drained))
 
 
 def _without(candidate: Candidate, drained: set[int]) -> Candidate:

@@ -1,15 +1,19 @@
 """Models parked in host memory: more of them within reach of a group than its devices can hold at once.
 
 A group keeps one bay of device memory in which one parked model at a time is awake; waking another takes the time its
-shards need from host memory. Worth it for models that are rarely asked, so it is tried last, on a finished plan.
+shards need from host memory. Worth it for models that are rarely asked, so it is tried last, on a finished plan. Of
+models that generate, only those that share a group with nobody (engines of others) are parked, behind another such.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import numpy as np
 
-from placement.clocks import Floats
+from placement.clocks import Floats, Ints
+from placement.generation.serve import count_met
 from placement.plan import Group, Plan
 from placement.rules import Rule
 from placement.search.candidate import Space
@@ -23,15 +27,15 @@ MOST_EVICTED = 4
 
 def park_models(space: Space, plan: Plan, draws: list[Workload], rule: Rule, max_batch: int) -> Plan:
     """The plan with parked models where they raise its score; the same plan where no node has host memory."""
-    if space.generates or not any(node.host_memory for node in space.problem.cluster.nodes):
+    if not any(node.host_memory for node in space.problem.cluster.nodes):
         return plan
+    if space.generates:
+        return _park_generating(space, plan, draws, rule, max_batch)
 
     def score(candidate: Plan) -> Score:
         tables = space.catalogue.tables(candidate)
         stages = space.catalogue.stages
-        met = sum(count_served(tables, stages, draw, rule, max_batch) for draw in draws)
-        counts = sum(draw.counts(len(space.problem.models)) for draw in draws)
-        return judge(space.problem, np.asarray(met), np.asarray(counts))
+        return _judge(space, draws, lambda draw: count_served(tables, stages, draw, rule, max_batch))
 
     best, best_score = plan, score(plan)
     for index in range(len(plan.groups)):
@@ -40,6 +44,54 @@ def park_models(space: Space, plan: Plan, draws: list[Workload], rule: Rule, max
             if changed is not None and (found := score(changed)) > best_score:
                 best, best_score = changed, found
     return best
+
+
+def _park_generating(space: Space, plan: Plan, draws: list[Workload], rule: Rule, max_batch: int) -> Plan:
+    """Each model that no group has, most asked first, behind the model whose group serves it best, if any does well."""
+
+    def score(candidate: Plan) -> Score:
+        problem, catalogue = space.problem, space.catalogue
+        return _judge(space, draws, lambda draw: count_met(problem, candidate, draw, rule, max_batch, catalogue))
+
+    position, models = space.catalogue.model_index, space.problem.models
+    homeless = [model.name for model in models if model.alone and model.generates and not plan.replicas(model.name)]
+    if not homeless:
+        return plan
+    best, best_score = plan, score(plan)
+    for name in sorted(homeless, key=lambda name: -float(space.demand[position[name]])):
+        tried = [_behind(space, best, index, name) for index in range(len(best.groups))]
+        changed = [one for one in tried if one is not None]
+        scores = [score(one) for one in changed]
+        if scores and max(scores) > best_score:
+            best_score = max(scores)
+            best = changed[scores.index(best_score)]
+    return best
+
+
+def _behind(space: Space, plan: Plan, index: int, name: str) -> Plan | None:
+    """The model parked on a group that one alone has: they take turns, each with all of the devices' memory."""
+    group = plan.groups[index]
+    models, position = space.problem.models, space.catalogue.model_index
+    resident = [models[position[one]] for one in group.models]
+    kind, model = space.catalogue.class_of(group), position[name]
+    if len(resident) != 1 or not (resident[0].alone and resident[0].generates and space.fits_alone[kind, model]):
+        return None
+    weights = space.catalogue.memory[kind, space.catalogue.profile_of_model]
+    sleeping = (*group.models, *group.parked, name)
+    held = sum(float(weights[position[one], : group.pp].sum()) for one in sleeping) * group.tp
+    if held > _host_room(space, plan, group):
+        return None
+    changed = msgspec.structs.replace(
+        group,
+        parked=(*group.parked, name),
+        kv_bytes=group.kv_bytes | space.cache(kind, np.array([model])),
+    )
+    return msgspec.structs.replace(plan, groups=(*plan.groups[:index], changed, *plan.groups[index + 1 :]))
+
+
+def _judge(space: Space, draws: list[Workload], met: Callable[[Workload], Ints]) -> Score:
+    counts = sum(draw.counts(len(space.problem.models)) for draw in draws)
+    return judge(space.problem, np.asarray(sum(map(met, draws))), np.asarray(counts))
 
 
 def _with_bay(space: Space, plan: Plan, index: int, evicted: int) -> Plan | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from placement.errors import InputError
-from placement.plan import Group, Plan
+from placement.plan import Group, Plan, replica_profile
+from placement.problem import Problem
 
 
 def is_foreign(group: Group, foreign: Collection[str]) -> bool:
@@ -29,3 +30,9 @@ def check_foreign(plan: Plan, foreign: Collection[str]) -> None:
                 f"plan: groups[{index}]: {group.models[0]!r} and {group.models[1]!r} run on engines of others; one is "
                 "awake at a time, so name the rest as parked"
             )
+
+
+def measured_wake_s(group: Group, model: str, problem: Problem) -> float | None:
+    """How long the model takes to be awake on the group, by its profile."""
+    entry = replica_profile(group, model, problem)
+    return None if entry is None else entry.wake

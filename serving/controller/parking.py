@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 
 import numpy as np
@@ -24,7 +24,7 @@ from serving.worker.group import Group
 class ParkingGroup:
     """A group, of which some models are parked. All of them are asleep at first."""
 
-    def __init__(self, group: Group, parked: Collection[str]) -> None:
+    def __init__(self, group: Group, parked: Collection[str], planned_s: Mapping[str, float] | None = None) -> None:
         self._group = group
         self._parked = frozenset(parked)
         self._awake: str | None = None
@@ -33,8 +33,8 @@ class ParkingGroup:
         self._line: deque[object] = deque()
         """Who waits, in the order in which they came: that of the router."""
         self._changed = asyncio.Condition()
-        self.wake_s: dict[str, float] = {}
-        """What waking each took, the last time."""
+        self.wake_s = dict(planned_s or {})
+        """What waking each took, the last time; before the first, what the plan reckons with."""
 
     @property
     def awake(self) -> str | None:

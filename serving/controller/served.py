@@ -19,7 +19,7 @@ from serving.config import ModelEntry, ServeConfig
 from serving.controller.expert_files import ExpertModel, read_places
 from serving.controller.probe import Probe
 from serving.http import ServedModel
-from serving.models import ModelConfig, read_config
+from serving.models import ModelConfig, read_config, why_no_graphs
 from serving.models.foreign_config import read_foreign_config
 from serving.text import Tokenizer
 from serving.text.model_files import read_object
@@ -47,6 +47,7 @@ class ModelFiles:
             name=self.entry.name,
             path=self.entry.path,
             precision=self.entry.precision,
+            graphs=self.entry.graphs,
             kv_bytes=group.kv_bytes.get(self.entry.name, 0),
             tpot_s=None if pace is None else tpot_s,
             step_costs=() if pace is None else pace.stages,
@@ -83,6 +84,15 @@ class ModelFiles:
 def read_models(config: ServeConfig) -> dict[str, ModelFiles]:
     """Every model's directory, looked into; an InputError names the model and the file that is wrong."""
     return {entry.name: _read(entry) for entry in config.models}
+
+
+def check_graphs(files: Mapping[str, ModelFiles], devices: Mapping[str, str]) -> None:
+    """`devices`: as workers call them. An InputError names a model whose steps cannot be recorded on all of them."""
+    for name, one in files.items():
+        for device in dict.fromkeys(device.partition(":")[0] for device in devices.values()):
+            reason = why_no_graphs(one.config, device) if one.entry.graphs else None
+            if reason is not None:
+                raise InputError(f"models ({name}): {reason}")
 
 
 def replaced(files: ModelFiles, directory: Path) -> ModelFiles:

@@ -18,10 +18,8 @@ from serving.engines.exchange import ExchangeFailed
 from serving.engines.launch import Launch
 from serving.engines.server import ModelServer
 from serving.engines.vllm import resolved
+from serving.worker.control import Control
 from serving.worker.document import WorkerDocument
-from serving.worker.front import CONTROLLER_LIFE_S
-from serving.worker.link import Link
-from serving.worker.listener import Listener, listen
 from serving.worker.messages import (
     Cancel,
     Done,
@@ -36,14 +34,12 @@ from serving.worker.messages import (
     Order,
     Outputs,
     PlaceExperts,
-    Report,
     Resume,
     Stop,
     Suspend,
     TakeRoutes,
     Unload,
 )
-from serving.worker.settings import LinkSettings
 
 LAST_WORDS_S = 0.2
 
@@ -71,43 +67,22 @@ class ForeignLeader:
         self._coming: set[str] = set()
         self._drains: list[int] = []
         self._is_draining = False
-        self._link: Link[Report, Order] | None = None
-        self._listener: Listener[Report, Order] | None = None
+        self._control = Control(document, self._greet, self._obey, lambda reason: self._end(1))
+        self._report = self._control.report
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
         """Until the controller says Stop, or it or a server is gone; the exit code."""
-        document = self._document
-        self._listener = await listen(
-            document.control,
-            Order,
-            self._take_controller,
-            lambda _, order: self._obey(order),
-            self._lose_controller,
-            secret=document.secret.encode() if document.secret else None,
-            settings=LinkSettings(life_s=max(CONTROLLER_LIFE_S, document.life_s), ping_s=document.life_s / 4),
-        )
+        await self._control.listen()
         code = await self.over
         await asyncio.gather(*(held.server.stop() for held in self._models.values()), return_exceptions=True)
         return code
 
     # The controller
 
-    def _take_controller(self, link: Link[Report, Order]) -> None:
-        if self._link is not None:
-            link.close(f"group {self._document.group} has a controller already")
-            return
-        self._link = link
+    def _greet(self) -> None:
         document = self._document
         self._report(Hello(document.group, document.tp, document.pp, [os.getpid()]))
-
-    def _lose_controller(self, link: Link[Report, Order], reason: str) -> None:
-        if link is self._link:
-            self._end(1)
-
-    def _report(self, message: Report) -> None:
-        if self._link is not None:
-            self._link.send(message)
 
     def _lose(self, reason: str) -> None:
         """The controller is told why, and all is over."""

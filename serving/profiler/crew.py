@@ -53,8 +53,8 @@ class Measuring:
         assert self.link is not None
         assert self._answer is None or self._answer.done()
         self.check()
-        self._answer = asyncio.get_running_loop().create_future()
         self.link.send(order)
+        self._answer = asyncio.get_running_loop().create_future()
         async with asyncio.timeout(ORDER_S):
             report = await self._answer
         if isinstance(report, Failed):

@@ -36,6 +36,7 @@ class ModelJob:
     memory_bytes: int
     input_tokens: int
     """Of each input of a batch."""
+    graphs: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ async def _measure_stage(team: list[Measuring], job: ModelJob, task: _Task, effo
         stage=task.stage,
         memory_bytes=job.memory_bytes,
         most_tokens=job.input_tokens * BATCHES[-1] or effort.most_sequences * effort.most_context,
+        graphs=job.graphs,
     )
     loaded, *_ = await ask_all((one, order) for one in team)
     assert isinstance(loaded, Loaded)

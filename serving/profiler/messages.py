@@ -54,6 +54,7 @@ class LoadStage(_Message, frozen=True):
     """What it may use on its device, its cache included."""
     most_tokens: int
     """That the cache must hold, or a one-pass model's largest batch has."""
+    graphs: bool = False
 
 
 class TimeSteps(_Message, frozen=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from placement.errors import InfeasibleError, InputError
 from serving.config import ModelEntry, ServeConfig
-from serving.models import ModelConfig, read_config
+from serving.models import ModelConfig, read_config, why_no_graphs
 from serving.models.foreign_config import read_foreign_config
 from serving.profiler.cache import Cache, model_digest
 from serving.profiler.crew import start_crew
@@ -87,9 +87,13 @@ def _entries(config: ServeConfig) -> dict[str, ModelEntry]:
     for entry in config.models:
         name = entry.profile or entry.name
         first = found.setdefault(name, entry)
-        if (first.path, first.precision, first.foreign) != (entry.path, entry.precision, entry.foreign):
+        if _what_runs(first) != _what_runs(entry):
             raise InputError(f"models ({entry.name}): profile {name!r} is that of {first.name!r} too, of other files")
     return found
+
+
+def _what_runs(entry: ModelEntry) -> tuple[object, ...]:
+    return entry.path, entry.precision, entry.graphs, entry.foreign
 
 
 def want(entry: ModelEntry, present: Present, effort: Effort) -> Wanted:
@@ -100,6 +104,9 @@ def want(entry: ModelEntry, present: Present, effort: Effort) -> Wanted:
         raise InputError(f"{where}: {error}") from error
     if config.task != "generate" and isinstance(entry.slo, dict):
         raise InputError(f"{where}: slo has {sorted(entry.slo)}, but it answers in one pass; give one time")
+    reason = why_no_graphs(config, present.device) if entry.graphs else None
+    if reason is not None:
+        raise InputError(f"{where}: {reason}")
     job = _job(entry, config, present)
     how: dict[str, Any] = {
         "precision": job.precision,
@@ -110,6 +117,8 @@ def want(entry: ModelEntry, present: Present, effort: Effort) -> Wanted:
     }
     if isinstance(job, ForeignJob):
         how["engine"] = job.engine
+    elif job.graphs:
+        how["graphs"] = True
     digests = (model_digest(path, effort=tried, **how) for tried in dict.fromkeys((FULL, effort)))
     return Wanted(entry, present, job, tuple(digests))
 
@@ -119,7 +128,7 @@ def _job(entry: ModelEntry, config: ModelConfig, present: Present) -> ModelJob |
     what: dict[str, Any] = {"path": entry.path, "precision": entry.precision, "config": config}
     where: dict[str, Any] = {"memory_bytes": present.memory_bytes, "input_tokens": tokens}
     if entry.foreign is None:
-        return ModelJob(**what, **where, shapes=shapes)
+        return ModelJob(**what, **where, shapes=shapes, graphs=entry.graphs)
     # What runs elsewhere has the shape it has; here it stands for one device.
     return ForeignJob(
         **what, **where, engine=entry.foreign, shapes=shapes if entry.foreign.is_ours_to_start else shapes[:1]

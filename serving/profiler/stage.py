@@ -21,6 +21,7 @@ from serving.engine import Generator, PassEngine
 from serving.engine.blocks import BLOCK_TOKENS
 from serving.engine.step import GenerateResult, GenerateStep, PassResult, Result, Step
 from serving.models import ModelConfig, Shard, make_shard, read_config
+from serving.models.graphs import SIZES
 from serving.models.linear import Linear, Precision
 from serving.models.load import compute_dtype, make_model
 from serving.models.runner import GenerateRunner, make_runner
@@ -51,6 +52,7 @@ class StagePlan:
     dtype: torch.dtype
     blocks: int
     loaded: Loaded
+    graphs: bool = False
 
 
 def plan_stage(order: LoadStage, rank: int, device: str) -> StagePlan:
@@ -62,7 +64,7 @@ def plan_stage(order: LoadStage, rank: int, device: str) -> StagePlan:
     dtype = compute_dtype(precision, device)
     weights, workspace = (
         weight_bytes(config, shard, precision, dtype),
-        _workspace_bytes(config, shard, order.most_tokens),
+        _workspace_bytes(config, shard, order.most_tokens, order.graphs),
     )
     left, blocks, kv_bytes = order.memory_bytes - weights - workspace, 0, 0
     fits = left >= 0
@@ -72,7 +74,7 @@ def plan_stage(order: LoadStage, rank: int, device: str) -> StagePlan:
         kv_bytes = each // BLOCK_TOKENS
         fits = blocks > 0
     loaded = Loaded(fits, weights, workspace, kv_bytes, blocks * BLOCK_TOKENS)
-    return StagePlan(path, config, shard, precision, device, dtype, blocks, loaded)
+    return StagePlan(path, config, shard, precision, device, dtype, blocks, loaded, order.graphs)
 
 
 class Stage:
@@ -89,7 +91,9 @@ class Stage:
             tensor=parallel.tensor,
             device=plan.device,
             precision=plan.precision,
+            graphs=plan.graphs,
         )
+        self._runner.warm()
         if isinstance(self._runner, GenerateRunner) and self._runner._cache is not None:
             self._runner._cache.normal_()  # fresh memory is one page of zeros, which no real step would read
         self._random = np.random.default_rng(0)
@@ -162,10 +166,12 @@ def weight_bytes(config: ModelConfig, shard: Shard, precision: Precision, dtype:
     return total
 
 
-def _workspace_bytes(config: ModelConfig, shard: Shard, batch_tokens: int) -> int:
-    """Activations of the largest step or batch, computed: a CPU does not tell what it has used."""
+def _workspace_bytes(config: ModelConfig, shard: Shard, batch_tokens: int, graphs: bool) -> int:
+    """Activations of the largest step or batch, computed: a CPU does not tell what it has used. Graphs keep theirs."""
     sizes = msgspec.structs.replace(config.sizes, dtype="fp32")
     tokens, outputs = (STEP_TOKENS, MOST_OUTPUTS) if config.task == "generate" else (batch_tokens, 0)
+    if graphs:
+        tokens, outputs = tokens + sum(SIZES), outputs + sum(SIZES)
     each, last = workspace_bytes(sizes, shard.tp, tokens, outputs)
     return int(each + (last if shard.is_last else 0))
 

@@ -142,6 +142,7 @@ def test_summary_and_text_say_the_same(rule: Rule):
     assert explanation.attainment <= explanation.upper_bound
 
 
+@pytest.mark.alone
 def test_sixty_models_take_little_time():
     """All of them with misses."""
     rng = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from placement.dispatch import REASONS
 from placement.files import convert
 from placement.generation.reference import Reference
 from placement.generation.serve import Served, serve
-from placement.plan import Plan, check_plan
+from placement.plan import Plan, check_plan, takes_turns
 from placement.problem import Model, Problem, Slo
 from placement.profile import Profile
 from placement.rules import RULES
@@ -31,8 +31,8 @@ TICK = 1 / 64
 
 
 class GenerationWorld:
-    """Drawn from a seed: 1-3 groups of mixed shapes, 1-3 models of which the first generates, caches from too
-    small to ample, goals from hopeless to loose, traffic from idle to overloaded."""
+    """Drawn from a seed: 1-3 groups of mixed shapes, 1-3 models of which the first generates, beside each other or
+    taking turns, caches from too small to ample, goals from hopeless to loose, traffic from idle to overloaded."""
 
     def __init__(self, seed: int, requests: int) -> None:
         random = Random(seed)
@@ -43,12 +43,15 @@ class GenerationWorld:
         # Halves of few tokens are exact; of many only all experts or none.
         expert_share = 0.5 if self.step_tokens <= 16 else 1.0
         profiles = [_profile(random, sorted(set(shapes)), generates, expert_share) for generates in kinds]
+        alone = random.random() < 0.2
         models = tuple(
-            Model(f"m{index}", profile, _slo(random, generates))
+            Model(f"m{index}", profile, _slo(random, generates), alone=alone and generates)
             for index, (profile, generates) in enumerate(zip(profiles, kinds, strict=True))
         )
         devices = sum(tp * pp for tp, pp in shapes)
-        cluster = convert({"nodes": [{"name": "n", "devices": devices, "memory": 2**30}]}, Cluster, "world")
+        cluster = convert(
+            {"nodes": [{"name": "n", "devices": devices, "memory": 2**30, "host_memory": 2**30}]}, Cluster, "world"
+        )
         self.workload = _workload(random, requests, len(kinds))
         self.problem = Problem(cluster, models, self.workload, self.overhead)
         self.plan = _plan(random, shapes, models)
@@ -69,6 +72,7 @@ def _profile(random: Random, shapes: list[tuple[int, int]], generates: bool, exp
     has_experts = random.random() < 0.4
     for tp, pp in shapes:
         entry: dict[str, Any] = {"tp": tp, "pp": pp, "stage_memory": [2**20] * pp}
+        entry["wake"] = random.choice((0, 4, 32)) * TICK
         latency = [random.randint(1, 8) * TICK for _ in range(pp)]
         entry["stage_latency"] = {"1": latency, "2": [1.5 * stage_s for stage_s in latency]}
         if generates:
@@ -103,15 +107,20 @@ def _slo(random: Random, generates: bool) -> Slo:
 
 
 def _plan(random: Random, shapes: list[tuple[int, int]], models: tuple[Model, ...]) -> Plan:
-    groups, used = [], 0
+    groups, used, parks = [], 0, random.choice((0.0, 0.0, 0.7))
     for tp, pp in shapes:
         held = [model for model in models if random.random() < 0.8]
+        parked = [model for model in held if model.generates and random.random() < parks]
+        if any(model.alone for model in held):
+            held = [model for model in held if model.generates]
+            parked = held[1:]
         groups.append(
             {
                 "devices": [f"n/{used + index}" for index in range(tp * pp)],
                 "tp": tp,
                 "pp": pp,
-                "models": [model.name for model in held],
+                "models": [model.name for model in held if model not in parked],
+                "parked": [model.name for model in parked],
                 "kv_bytes": {m.name: 64 * random.choice((90, 400, 1600, 6400)) for m in held if m.generates},
             }
         )
@@ -177,7 +186,7 @@ def test_the_compiled_simulator_does_what_the_reference_says(world, rule):
 def test_the_random_worlds_see_everything_happen():
     """Guards the test above against worlds in which nothing is at stake."""
     seen: dict[str, int] = dict.fromkeys(REASONS, 0) | dict.fromkeys(
-        ("preempted", "several lanes", "mixed", "experts"), 0
+        ("preempted", "several lanes", "mixed", "experts", "turns"), 0
     )
     for seed in range(200):
         world = GenerationWorld(seed, 60)
@@ -190,5 +199,6 @@ def test_the_random_worlds_see_everything_happen():
             seen["mixed"] += any(generating) and not all(generating)
             first = world.problem.models[0].profile.shapes[0].generation
             seen["experts"] += first is not None and first.stages[0].experts > 0
+            seen["turns"] += any(len(takes_turns(group, world.problem)) > 1 for group in world.plan.groups)
             seen["several lanes"] += max(group.pp for group in world.plan.groups) > 1
     assert all(seen[name] > 20 for name in seen if name not in ("queue-full", "cancelled")), seen

@@ -59,6 +59,7 @@ def test_ours_beats_the_baselines_on_traffic_it_has_not_seen() -> None:
     assert ours >= score("round-robin") - 0.002
 
 
+@pytest.mark.alone
 def test_a_budget_is_kept() -> None:
     plan_of(BURSTY, steps=1)  # compiles
     plan = make_plan(BURSTY, effort=Effort(seconds=0.5))

@@ -149,6 +149,7 @@ def test_errors_are_one_line_that_names_the_limit(latency, memory, stages, more,
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.alone
 def test_large_models_are_cut_quickly():
     rng = np.random.default_rng(0)
     seconds = []

@@ -131,7 +131,7 @@ class Chaos:
         except ValueError:
             reason = "failed"
         except asyncio.CancelledError:
-            reason = "cancelled"
+            reason = "cancelled" if ticket.error is None else ticket.error.reason  # it had ended before
             raise
         finally:
             self.end(number, reason)

@@ -77,6 +77,7 @@ def test_a_database_elsewhere_is_left_as_it_is(tmp_path):
         ("path: /models/embed, ", "", r"models\[1\]: .*missing required field `path`"),
         ("target: 75%", "target: 120%", r"models\[1\]: target is 1.2"),
         ("weight: 2", "weight: 0", r"models\[1\]: weight is 0"),
+        ("precision: int8", "graphs: true, engine: vllm", r"models\[1\]: graphs are our own engine's"),
         ("precision: int8", "precision: fp8", r"models\[1\].precision: .*'fp8'"),
         ("rate: 5", "rate: -1", r"models\[1\].traffic: rate is -1"),
         ("rate: 5", "rate: .nan", r"models\[1\].traffic: rate is nan"),

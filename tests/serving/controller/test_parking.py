@@ -101,3 +101,13 @@ def test_a_model_is_roused_before_anybody_asks_and_what_that_takes_is_known():
         assert min(parking.wake_s.values()) > 0
 
     run(work(), 10)
+
+
+def test_before_the_first_time_waking_is_taken_to_be_as_long_as_planned():
+    async def work():
+        parking = ParkingGroup(Sleeper(), ("a", "b"), {"a": 7.0, "b": 7.0})
+        await parking.infer("1", "a", [])
+        assert parking.wake_s["a"] < 7.0
+        assert parking.wake_s["b"] == 7.0
+
+    run(work(), 10)

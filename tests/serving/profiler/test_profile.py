@@ -190,6 +190,7 @@ def test_wrong_models_and_devices_are_named(models):
     refused("no device of kind v100", cluster=node(kind="v100"))
     refused(r"models \(chat\): .*nowhere: no such directory", models=[chat | {"path": "nowhere"}])
     refused(r"models \(embed\): slo has \['ttft'\], but it answers in one pass", models=[embed | {"slo": {"ttft": 1}}])
+    refused(r"models \(chat\): graphs need a CUDA device", models=[chat | {"graphs": True}])
     refused("profile 'p' is that of 'chat' too", models=[chat | {"profile": "p"}, embed | {"profile": "p"}])
 
 

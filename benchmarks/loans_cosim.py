@@ -1,11 +1,12 @@
 """Loans co-simulated: traffic in ticks of a second and training on one simulated time, the loan officer as it is live.
 
-    python -m benchmarks.loans_cosim [--reclaim-s 60] [--tiny]
+    python -m benchmarks.loans_cosim [--parts lyra15d day] [--reclaim-s 60] [--tiny]
 
 Reads $PENSTOCK_DATA. lyra15d: 15 days, 443 x 8 V100 that train, 520 x 8 T4 that serve; ServeGen's clients behind the
 case's curve (docs/lending_cosimulation.md); `crowded`: the same jobs on 354 x 8 V100. A day: ServeGen's rates as they
 are, with the day before to learn from, and one day of Philly's jobs on 20 x 8 (lent devices as fast, or T4s). Loans
 off, Lyra's threshold rule (its headroom and window such that it attains what ours does and lends most), and ours.
+`most_gain_percent` is what utilisation could gain at most with the same loans and no own device idle for a lent one.
 Prints one JSON line; `ratio` is mean queueing under lyra on lyra15d without loans over that with ours.
 """
 
@@ -50,7 +51,7 @@ from training.simulator import World, simulate
 
 TICK_S, DAY_S, TARGET = 1.0, 86400.0, 0.99
 DEVICES = 8
-TERMS = Terms(window_s=20.0, low=0.93, calm_s=60.0, minimum_s=60.0)
+TERMS = Terms(windows_s=(20.0,), low=0.93, calm_s=60.0, minimum_s=60.0)
 """Chosen on the first three of the fifteen days."""
 STEP = 4
 """Servers of a rung."""
@@ -58,6 +59,7 @@ WINDOWS_S: tuple[float, ...] = (10.0, 30.0, 60.0, 300.0)
 HEADROOMS = 64
 """The threshold rule's headroom is searched below this."""
 POLICIES: tuple[str, ...] = ("lyra", "penstock")
+PARTS = ("lyra15d", "day")
 CROWDED = 354
 """Servers that train where the same jobs are too many for them: four fifths, a load of 1.19."""
 PHILLY_DAY, PHILLY_NODES, PHILLY_SERVERS = 14, 20, 60
@@ -116,10 +118,13 @@ def train_after_each(case: Case, rules: dict[str, _Run], policies: tuple[str, ..
     """The same jobs under each rule's loans."""
     found: dict[str, Any] = {}
     for policy in policies:
-        rows = {name: trained(case, run, policy) for name, run in rules.items()}
-        without = rows["off"]["overall_utilization"]
+        outcomes = {name: _Trained.of(case, run, policy) for name, run in rules.items()}
+        off = outcomes["off"]
+        rows = {name: one.told(case) for name, one in outcomes.items()}
         for name, row in rows.items():
-            row["utilization_gain_percent"] = round(100 * (row["overall_utilization"] / without - 1), 2)
+            gain, most = outcomes[name].utilization, off.most_utilization(case, rules[name].served)
+            row["utilization_gain_percent"] = round(100 * (gain / off.utilization - 1), 2)
+            row["most_gain_percent"] = round(100 * (most / off.utilization - 1), 2)
             note(f"{policy}, {name}: {row}")
         found[policy] = rows
     return found
@@ -174,35 +179,74 @@ def at_equal_attainment(case: Case, ours: Served, windows: tuple[float, ...]) ->
     return run, {"window_s": window_s, "headroom": headroom, "by_window_s": tried}
 
 
-def trained(case: Case, run: _Run, policy: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Trained:
     """The jobs on their own nodes and what is lent."""
-    began = time.process_time()
-    served = run.served
-    own = [Node(f"v{n}", DEVICES, DEVICE_MEMORY, kind="v100") for n in range(case.own)]
-    world = World(Fleet(Cluster(tuple(own))))
-    if served.lent.any():
-        lent = [Node(f"t{n}", DEVICES, DEVICE_MEMORY, kind="t4") for n in range(case.pool.servers)]
-        speeds, names = {"v100": 1.0, "t4": case.lent_speed}, frozenset(node.name for node in lent)
-        world = World(Fleet(Cluster((*own, *lent)), speeds, lendable=names), served.demand)
-    outcome = simulate(case.jobs, world, policy_named(policy))
-    summary = outcome.summary()
-    seconds = served.traffic.seconds
-    training_s, traffic_s = used_s(outcome, seconds), DEVICES * float((served.traffic.work - served.late).sum())
-    return {
-        "attainment": round(served.attainment, 5),
-        **{name: round(summary[name], 1) for name in ("mean_queue", "p95_queue", "mean_jct", "p95_jct")},
-        "preemption_ratio": round(summary["preempted_jobs"] / len(case.jobs), 4),
-        "preempted_by_reclaims": summary["reclaimed"],
-        "scaled_in": summary["scaled_in"],
-        "overall_utilization": round(
-            (training_s + traffic_s) / (DEVICES * (case.own + case.pool.servers) * seconds), 4
-        ),
-        "training_device_hours": round(training_s / 3600),
-        "lent_server_hours": round(served.lent_hours),
-        "lent_share": round(float(served.lent.mean()) / case.pool.servers, 4),
-        "reclaims": served.reclaims,
-        "cpu_s": {"traffic": round(run.cpu_s, 1), "training": round(time.process_time() - began, 1)},
-    }
+
+    run: _Run
+    outcome: Outcome
+    overall_device_s: float
+    """Of all devices there are."""
+    cpu_s: float
+
+    @staticmethod
+    def of(case: Case, run: _Run, policy: str) -> _Trained:
+        began = time.process_time()
+        own = [Node(f"v{n}", DEVICES, DEVICE_MEMORY, kind="v100") for n in range(case.own)]
+        world = World(Fleet(Cluster(tuple(own))))
+        if run.served.lent.any():
+            lent = [Node(f"t{n}", DEVICES, DEVICE_MEMORY, kind="t4") for n in range(case.pool.servers)]
+            speeds, names = {"v100": 1.0, "t4": case.lent_speed}, frozenset(node.name for node in lent)
+            world = World(Fleet(Cluster((*own, *lent)), speeds, lendable=names), run.served.demand)
+        outcome = simulate(case.jobs, world, policy_named(policy))
+        overall_s = DEVICES * (case.own + case.pool.servers) * run.served.traffic.seconds
+        return _Trained(run, outcome, overall_s, time.process_time() - began)
+
+    @property
+    def training_s(self) -> float:
+        return used_s(self.outcome, self.run.served.traffic.seconds)
+
+    @property
+    def utilization(self) -> float:
+        return (self.training_s + _traffic_s(self.run.served)) / self.overall_device_s
+
+    def most_utilization(self, case: Case, lent: Served) -> float:
+        """That any policy could reach with these loans which leaves no device of its own idle for a lent one, where
+        this is the outcome without loans: all work there is, and what work takes longer on lent devices while somebody
+        waits here or all own devices are taken. With loans that is so less often, never more."""
+        until_s, series = lent.traffic.seconds, self.outcome.series
+        work_s = 0.0
+        for job in case.jobs:
+            assert job.duration is not None
+            work_s += min(float(job.duration) * job.gpus, job.most * max(until_s - float(job.arrival), 0.0))
+        is_short = (np.array(series.queued) > 0) | (np.array(series.busy) > DEVICES * (case.own - 1))
+        ticks = np.arange(len(lent.lent)) * lent.traffic.tick_s
+        at = np.searchsorted(np.array(series.time), ticks, side="right") - 1
+        during = (at >= 0) & is_short[np.maximum(at, 0)]
+        slow_s = DEVICES * lent.traffic.tick_s * float(lent.lent[during].sum())
+        most_s = max(work_s, self.training_s) + (1 - case.lent_speed) * slow_s
+        return (most_s + _traffic_s(lent)) / self.overall_device_s
+
+    def told(self, case: Case) -> dict[str, Any]:
+        served, summary = self.run.served, self.outcome.summary()
+        return {
+            "attainment": round(served.attainment, 5),
+            **{name: round(summary[name], 1) for name in ("mean_queue", "p95_queue", "mean_jct", "p95_jct")},
+            "preemption_ratio": round(summary["preempted_jobs"] / len(case.jobs), 4),
+            "preempted_by_reclaims": summary["reclaimed"],
+            "scaled_in": summary["scaled_in"],
+            "overall_utilization": round(self.utilization, 4),
+            "training_device_hours": round(self.training_s / 3600),
+            "lent_server_hours": round(served.lent_hours),
+            "lent_share": round(float(served.lent.mean()) / case.pool.servers, 4),
+            "reclaims": served.reclaims,
+            "cpu_s": {"traffic": round(self.run.cpu_s, 1), "training": round(self.cpu_s, 1)},
+        }
+
+
+def _traffic_s(served: Served) -> float:
+    """Device-seconds that requests took."""
+    return DEVICES * float((served.traffic.work - served.late).sum())
 
 
 def used_s(outcome: Outcome, until_s: float) -> float:
@@ -214,6 +258,7 @@ def used_s(outcome: Outcome, until_s: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reclaim-s", type=float, default=1.0, help="until a server that is taken back serves")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--tiny", action="store_true", help="an hour of traffic and few jobs: a check that it runs")
     arguments = parser.parse_args()
     needs = (
@@ -226,30 +271,31 @@ def main() -> None:
             {"benchmark": "loans_cosim", "skipped": "no lyra15d, servegen or philly; set PENSTOCK_DATA", "ratio": None}
         )
         return
-    result: dict[str, Any] = {"benchmark": "loans_cosim", "reclaim_s": arguments.reclaim_s}
+    result: dict[str, Any] = {"benchmark": "loans_cosim", "reclaim_s": arguments.reclaim_s, "ratio": None}
     if arguments.tiny:
-        case, step, windows, policies = (
-            lyra_case(3600.0, 500, arguments.reclaim_s),
-            4 * STEP,
-            WINDOWS_S[-1:],
-            POLICIES[:1],
-        )
-    else:
-        case, step, windows, policies = lyra_case(15 * DAY_S, None, arguments.reclaim_s), STEP, WINDOWS_S, POLICIES
-    rules, result["threshold"] = lend_by_each(case, step, windows)
-    result["lyra15d"] = train_after_each(case, rules, policies)
-    for rows in result["lyra15d"].values():
-        for row in rows.values():
-            row["to_floor"] = round((BASELINE["mean_jct"] - row["mean_jct"]) / (BASELINE["mean_jct"] - FLOOR_S), 3)
-    if not arguments.tiny:
-        result["crowded"] = train_after_each(replace(case, own=CROWDED), rules, policies[:1])
+        case, policies = lyra_case(3600.0, 500, arguments.reclaim_s), POLICIES[:1]
+        result |= over_fifteen_days(case, 4 * STEP, WINDOWS_S[-1:], policies)
+    elif "lyra15d" in arguments.parts:
+        result |= over_fifteen_days(lyra_case(15 * DAY_S, None, arguments.reclaim_s), STEP, WINDOWS_S, POLICIES)
+    if not arguments.tiny and "day" in arguments.parts:
         day = philly_case(None, arguments.reclaim_s)
         rules, result["day_threshold"] = lend_by_each(day, 1, WINDOWS_S)
         result["day"] = train_after_each(replace(day, lent_speed=1.0), rules, POLICIES)
         result["day_t4"] = train_after_each(day, rules, POLICIES)
-    lyra = result["lyra15d"]["lyra"]
+    emit(result)
+
+
+def over_fifteen_days(case: Case, step: int, windows: tuple[float, ...], policies: tuple[str, ...]) -> dict[str, Any]:
+    rules, search = lend_by_each(case, step, windows)
+    found = {"threshold": search, "lyra15d": train_after_each(case, rules, policies)}
+    for rows in found["lyra15d"].values():
+        for row in rows.values():
+            row["to_floor"] = round((BASELINE["mean_jct"] - row["mean_jct"]) / (BASELINE["mean_jct"] - FLOOR_S), 3)
+    if len(policies) > 1:
+        found["crowded"] = train_after_each(replace(case, own=CROWDED), rules, policies[:1])
+    lyra = found["lyra15d"]["lyra"]
     # A wait below a second counts as one.
-    emit(result | {"ratio": round(lyra["off"]["mean_queue"] / max(lyra["ours"]["mean_queue"], 1.0), 2)})
+    return found | {"ratio": round(lyra["off"]["mean_queue"] / max(lyra["ours"]["mean_queue"], 1.0), 2)}
 
 
 if __name__ == "__main__":

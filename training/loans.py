@@ -45,7 +45,11 @@ def choose_nodes(
 class Harm:
     """What taking each node that is still there would do."""
 
-    def __init__(self, nodes: list[int], jobs_on: Spread, spare: Mapping[int, int]) -> None:
+    def __init__(
+        self, nodes: list[int], jobs_on: Spread, spare: Mapping[int, int], unsaved_s: Mapping[int, float] | None = None
+    ) -> None:
+        """`unsaved_s[job]`: what it loses when it is preempted."""
+        self._unsaved_s = unsaved_s or {}
         self._nodes_of = {job: dict(there) for job, there in jobs_on.items()}
         self._spare = dict(spare)
         self._here: dict[int, set[int]] = {node: set() for node in nodes}
@@ -55,14 +59,25 @@ class Harm:
         self.cost: dict[int, float] = {}
         self.jobs: dict[int, float] = {}
         self.workers: dict[int, int] = {}
+        self.unsaved_s: dict[int, float] = {}
         for node in nodes:
             self._price(node)
 
+    def key(self, node: int) -> tuple[float, float, int]:
+        """What is least for the node to be taken first."""
+        return round(self.cost[node], 9), self.unsaved_s[node], self.workers[node]
+
+    def preempted(self, node: int) -> list[int]:
+        """Jobs that cannot go on without it."""
+        nodes_of, spare = self._nodes_of, self._spare
+        return [job for job in self._here[node] if nodes_of[job][node] > spare.get(job, 0)]
+
     def _price(self, node: int) -> None:
-        here, nodes_of, spare = self._here[node], self._nodes_of, self._spare
-        self.cost[node] = sum(1 / len(nodes_of[job]) for job in here if nodes_of[job][node] > spare.get(job, 0))
+        here, nodes_of, preempted = self._here[node], self._nodes_of, self.preempted(node)
+        self.cost[node] = sum(1 / len(nodes_of[job]) for job in preempted)
         self.jobs[node] = float(len(here))
         self.workers[node] = sum(nodes_of[job][node] for job in here)
+        self.unsaved_s[node] = sum(self._unsaved_s.get(job, 0.0) for job in preempted)
 
     def take(self, node: int) -> None:
         """Its jobs are scaled in where they can be, else preempted."""
@@ -77,7 +92,7 @@ class Harm:
             for other in there.keys() & self._here.keys():
                 self._here[other].discard(job)
             there.clear()
-        for column in (self.cost, self.jobs, self.workers, self._here):
+        for column in (self.cost, self.jobs, self.workers, self.unsaved_s, self._here):
             del column[node]
         for other in touched - {node}:
             self._price(other)

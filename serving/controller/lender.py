@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
+
+import msgspec
 
 from placement.capacity import Rung, UsualRequest, find_rungs, rungs_of, usual_requests
 from placement.errors import InputError
-from placement.plan import Plan
+from placement.plan import Group, Plan, group_kind, group_span
+from placement.problem import Problem
 from serving.config import LoansConfig
 from serving.controller.controller import Controller
 from serving.controller.ledger import IDLE, Owner
 from serving.controller.runner import GroupRunner
 from serving.controller.steady import steadily
-from training.lending import LoanOfficer, Terms, Verdict
+from training.lending import Held, LoanOfficer, Terms, Verdict, Victim, order_victims
 
 LOOK_S = 0.05
 DRAIN_S = 30.0
@@ -33,6 +36,10 @@ REST_S = 30.0
 AFTERMATH_S = 1.0
 """Requests that end late so soon after a return were late for the loan."""
 LEAST_CALM_S, MOST_CALM_S = 0.2, 3.0
+WINDOWS_S = (1.0, 4.0)
+"""Over which demand must be low for more to be lent."""
+PATIENCE, LONGEST_S = 0.2, 1.0
+"""Of the tightest goal: when work would wait so long, devices are called back."""
 REMEMBERED = 200
 _WAIT_S = 0.004
 
@@ -46,6 +53,10 @@ class Borrower(Protocol):
 
     def recall(self, devices: Collection[str]) -> None:
         """They may not any more: whoever has them gives them up at once. The ledger tells when that is done."""
+        ...
+
+    def held(self) -> Sequence[Held]:
+        """What jobs have now."""
         ...
 
 
@@ -72,7 +83,13 @@ class Lender:
         self._plan: Plan | None = None
         self._officer: LoanOfficer | None = None
         self._depth, self._is_surprise = 0, False
+        self._wanted: frozenset[str] = frozenset()
+        """Groups to be lent on this rung."""
+        self._alike: dict[str, str] = {}
+        """Of each group the first that is like it: either can be lent in the other's place."""
         self._fed = self._refused = 0.0
+        self._missed = self._missed_before = 0
+        """Requests that were not in time, ever: at the last look and at that before."""
         self._looked = time.monotonic()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rests: dict[str, float] = {}
@@ -105,6 +122,7 @@ class Lender:
             "comes_back_within_s": None if officer is None else round(officer.horizon_s, 3),
             "missed_by_a_surprise": None if officer is None else round(officer.missed or 0.0, 2),
             "lent_device_s": round(self.lent_s, 1),
+            "comes_back_first": [asdict(victim) for victim in self._victims(frozenset())],
             "decisions": list(self.decisions),
         }
 
@@ -125,15 +143,16 @@ class Lender:
         if officer is None:
             return
         self._feed(officer)
+        self._missed_before, self._missed = self._missed, controller.router.statistics.missed
         self.verdict = verdict = officer.decide(now, self._depth, self._trouble())
         if verdict.depth != self._depth:
             self._note(verdict)
+            self._choose([list(controller.runners)[index] for index in officer.rungs[self._depth].drained])
         if self._settings.mode == "apply":
-            names = list(self._controller.runners)
-            self._follow({names[index] for index in officer.rungs[self._depth].drained})
+            self._follow(self._wanted)
 
     async def _take_up(self, plan: Plan) -> None:
-        self._plan, self._depth, self._officer = plan, 0, None
+        self._plan, self._depth, self._officer, self._wanted = plan, 0, None, frozenset()
         self.verdict = Verdict(0, "no group can be drained with every model still covered")
         rungs: tuple[Rung, ...] = rungs_of(plan)
         if plan.ladder and not rungs:
@@ -142,7 +161,15 @@ class Lender:
             minimum_s = float(self._settings.minimum)
             calm_s = min(max(minimum_s / 10, LEAST_CALM_S), MOST_CALM_S)
             self._officer = LoanOfficer(
-                rungs, Terms(risk=1 - float(self._settings.target), minimum_s=minimum_s, calm_s=calm_s)
+                rungs,
+                Terms(
+                    risk=1 - float(self._settings.target),
+                    minimum_s=minimum_s,
+                    calm_s=calm_s,
+                    windows_s=WINDOWS_S,
+                    patience_s=PATIENCE
+                    * min(LONGEST_S, *(one.slo.first_token for one in self._controller.problem.models)),
+                ),
             )
 
     def _feed(self, officer: LoanOfficer) -> None:
@@ -174,6 +201,32 @@ class Lender:
         self.decisions.append(decision)
         self._controller.journal.note("loan", f"rung {verdict.depth}", "decided", why=verdict.why)
         self._depth, self._is_surprise = verdict.depth, verdict.is_surprise
+
+    def _choose(self, rung: Sequence[str]) -> None:
+        """The groups of a rung, or as many that are like them: lent ones stay lent where that is all the same to
+        traffic, and of those that come back the ones that training misses least do."""
+        specs = {name: runner.spec for name, runner in self._controller.runners.items()}
+        self._alike = _alike(specs, self._controller.problem)
+        victims = self._victims(frozenset(rung))
+        stay = self._wanted - {victim.group for victim in victims}
+        room = Counter(self._alike[name] for name in rung) - Counter(self._alike[name] for name in stay)
+        more = set()
+        for name in rung:
+            if name not in stay and room[self._alike[name]] > 0:
+                room[self._alike[name]] -= 1
+                more.add(name)
+        self._wanted = stay | more
+        if victims and stay:
+            self.decisions[-1]["victims"] = [asdict(victim) for victim in victims]
+
+    def _victims(self, rung: Collection[str]) -> list[Victim]:
+        """Those that come back when only this rung is to be lent."""
+        wanted = [name for name in self._controller.runners if name in self._wanted]
+        too_many = Counter(self._alike[name] for name in wanted) - Counter(self._alike[name] for name in rung)
+        if not too_many:
+            return []
+        groups = {name: self._controller.runners[name].spec.devices for name in reversed(wanted)}
+        return order_victims(groups, self._borrower.held(), too_many, self._alike)
 
     def _follow(self, wanted: Collection[str]) -> None:
         """Bring loans to what is wanted, one thing at a time with each group; what is under way goes to its end, but
@@ -222,7 +275,7 @@ class Lender:
         """Its devices serve again, whoever has them now."""
         decision, is_surprise = self.decisions[-1], self._is_surprise
         controller, officer, loan = self._controller, self._officer, self.loans[runner.name]
-        began, missed = time.monotonic(), controller.router.statistics.missed
+        began, missed = time.monotonic(), self._missed_before
         was_lent = loan.state == "lent"
         loan.state = "returning"
         if was_lent:
@@ -267,6 +320,7 @@ class Lender:
         async with self._changing:
             if self._depth:
                 self._note(Verdict(0, "groups change"))
+                self._choose(())
             while self.loans:
                 self._follow(())
                 await asyncio.sleep(_WAIT_S)
@@ -275,6 +329,17 @@ class Lender:
             self._borrower.recall(of_jobs)
             while not ledger.can_move(of_jobs, IDLE):
                 await asyncio.sleep(_WAIT_S)
+
+
+def _alike(groups: Mapping[str, Group], problem: Problem) -> dict[str, str]:
+    """Of each group the first of the same models in the same shape on the same kind of devices."""
+    first: dict[bytes, str] = {}
+    found = {}
+    for name, group in groups.items():
+        form = msgspec.to_builtins(group) | {"models": sorted(group.models), "parked": sorted(group.parked)}
+        form |= {"devices": [group_kind(group, problem), group_span(group, problem)]}
+        found[name] = first.setdefault(msgspec.json.encode(form, order="sorted"), name)
+    return found
 
 
 async def _first_answer(runner: GroupRunner, wait_s: float) -> float | None:

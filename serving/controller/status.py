@@ -106,7 +106,12 @@ def _loans(found: dict[str, Any]) -> str:
     """What is lent, what was weighed last, and what was decided, the latest last."""
     if "now" not in found:
         return str(found["why"])
-    lent = [(one["group"], " ".join(one["devices"]), one["state"], _clock(one["at"])) for one in found["loans"]]
+    turns = {one["group"]: f"{turn}: {_harm(one)}" for turn, one in enumerate(found["comes_back_first"], 1)}
+    lent = [
+        (one["group"], " ".join(one["devices"]), one["state"], _clock(one["at"]))
+        + ((turns.get(one["group"], ""),) if len(turns) > 1 else ())
+        for one in found["loans"]
+    ]
     weighed = [
         (
             " ".join(map(str, one["drained"])),
@@ -123,13 +128,15 @@ def _loans(found: dict[str, Any]) -> str:
             f"rung {one['from']} to {one['to']}",
             " ".join(f"{name}: {took:.2f} s" for name, took in one.get("returned_s", {}).items()),
             one.get("missed", ""),
-            one["why"],
+            "; ".join([one["why"], *(f"{victim['group']}: {_harm(victim)}" for victim in one.get("victims", ()))]),
         )
         for one in found["decisions"]
     ]
     parts = [
         f"lending: {found['mode']}; {found['lent_device_s']:.0f} device-seconds lent so far",
-        _table(("group", "devices", "state", "since"), lent) if lent else "Nothing is lent.",
+        _table(("group", "devices", "state", "since", "comes back")[: len(lent[0])], lent)
+        if lent
+        else "Nothing is lent.",
     ]
     if weighed:
         parts.append(_table(("without groups", "demand", "safe for", "can be lent", "why"), weighed))
@@ -142,6 +149,16 @@ def _loans(found: dict[str, Any]) -> str:
     if decided:
         parts.append(_table(("at", "decided", "back after", "late", "why"), decided))
     return "\n\n".join(parts)
+
+
+def _harm(victim: dict[str, Any]) -> str:
+    """What the return of a group does to training."""
+    if not victim["workers"]:
+        return "nobody uses it"
+    if not victim["preempted"]:
+        return "its jobs shrink"
+    stopped = f"stops {', '.join(victim['preempted'])}"
+    return f"{stopped}, cost {victim['cost']:.2g}, last checkpoint {victim['unsaved_s']:.0f} s ago"
 
 
 def _queue(status: dict[str, Any]) -> str:

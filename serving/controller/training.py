@@ -17,7 +17,8 @@ from serving.http import get_log
 from serving.http.job_desk import JobDesk
 from training.elastic.runner import LmRunner
 from training.elastic.task import MODEL
-from training.policies import policy_named
+from training.lending import Held
+from training.policies import live_policy
 from training.queue import CommandRunner, Quota, Runner, open_store
 from training.queue.claims import LEASE_S
 from training.queue.decision import warm_up
@@ -85,7 +86,7 @@ class TrainingQueue:
         if ray is not None and config.commands:
             raise InputError("training: commands run on one machine; with --launcher ray, set `commands: false`")
         self.loans = config.loans
-        policy, folder = policy_named(config.policy), jobs_folder(config)
+        policy, folder = live_policy(config.policy, config.durations), jobs_folder(config)
         warm_up(policy, cluster)
         store = open_store(config.store)
         store.set_quotas({user: Quota(quota.jobs, quota.devices) for user, quota in config.quotas.items()})
@@ -132,6 +133,10 @@ class TrainingQueue:
         """Jobs give them up; the ledger says when they are idle."""
         self._devices.recalled.update(devices)
         self._service.wake()
+
+    def held(self) -> list[Held]:
+        """What jobs have now."""
+        return self._service.held()
 
     def _note(self, what: str, facts: dict[str, Any]) -> None:
         self._log.info(what, **facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.capacity import Rung
-from training.lending import LoanOfficer, Terms, Verdict
+from training.lending import Held, LoanOfficer, Terms, Verdict, order_victims
 from training.lending.day_curve import BIN_S, DAY_S, DayCurve, covering
 from training.lending.recent_demand import RecentDemand
 from training.lending.surges import look_ahead
@@ -40,7 +40,7 @@ def steps(
     officer: LoanOfficer, demand: Callable[[float], float], seconds: float, explain: bool = True
 ) -> Iterator[Step]:
     """The officer is obeyed at once, and devices are back after a step."""
-    seen, depth = RecentDemand(officer.terms.window_s), 0
+    seen, depth = RecentDemand(officer.terms.windows_s[-1]), 0
     for now in np.arange(0.0, seconds, STEP_S).tolist():
         work_s = demand(now) * STEP_S
         officer.saw(now, "m", work_s)
@@ -197,8 +197,69 @@ def test_surges_that_may_cost_more_are_awaited_less(intervals, horizon_s, less, 
 @settings(max_examples=50, deadline=None)
 def test_rungs_are_weighed_by_their_own_load(held, a, b):
     rungs = [Rung((), first + second, {"a": first, "b": second}) for first, second in [(10.0, 10.0), *held]]
-    officer = LoanOfficer(rungs, Terms(window_s=1.0))
+    officer = LoanOfficer(rungs, Terms(windows_s=(1.0,)))
     officer.saw(0.0, "a", a)
     officer.saw(0.0, "b", b)
     options = officer.decide(0.0, 0).options
     assert [option.load for option in options] == pytest.approx([rung.load({"a": a, "b": b}) for rung in rungs[1:]])
+
+
+def order(held: list[Held], quotas: dict[str, int] | None = None) -> list[str]:
+    """In which groups g1 to g4, of a device each, come back; those that are alike are so to g1."""
+    groups = {f"g{number}": (f"d{number}",) for number in range(1, 5)}
+    alike = dict.fromkeys(groups, "g1") if quotas is None else {name: name for name in groups}
+    return [victim.group for victim in order_victims(groups, held, quotas or {"g1": 4}, alike)]
+
+
+def test_what_nobody_uses_comes_back_first_then_what_jobs_can_do_without():
+    wide = Held("wide", ("d1", "d2", "d9"), fewest=2)
+    assert order([Held("fixed", ("d4",), 1), wide]) == ["g3", "g1", "g2", "g4"]
+    victims = order_victims({"g1": ("d1",)}, [wide], {"g1": 1}, {"g1": "g1"})
+    assert (victims[0].preempted, victims[0].cost) == ((), 0.0)
+
+
+def test_then_whose_preemption_costs_least_and_then_whose_checkpoint_is_newest():
+    # A job on two groups costs half for each, and the second is free when the first is gone.
+    pair = Held("pair", ("d3", "d4"), fewest=2, unsaved_s=900.0)
+    old, new = Held("old", ("d1",), 1, unsaved_s=60.0), Held("new", ("d2",), 1, unsaved_s=5.0)
+    assert order([pair, old, new]) == ["g3", "g4", "g2", "g1"]
+
+
+def test_only_as_many_of_each_form_come_back_as_are_asked_for():
+    held = [Held("a", ("d1",), 1), Held("b", ("d2",), 1)]
+    assert order(held, {"g2": 1}) == ["g2"]
+    assert order(held, {"g2": 0}) == []
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(1, 4), min_size=1), st.integers(1, 3)), max_size=4))
+def test_each_group_comes_back_once_and_the_cheapest_first(jobs):
+    held = [Held(str(n), tuple(f"d{one}" for one in on), min(fewest, len(on))) for n, (on, fewest) in enumerate(jobs)]
+    groups = {f"g{number}": (f"d{number}",) for number in range(1, 5)}
+    victims = order_victims(groups, held, {"g1": 4}, dict.fromkeys(groups, "g1"))
+    assert sorted(victim.group for victim in victims) == sorted(groups)
+    stopped = [job for victim in victims for job in victim.preempted]
+    assert len(stopped) == len(set(stopped))
+
+
+def test_what_comes_by_chance_recalls_nothing_and_a_burst_shows_at_once():
+    terms = Terms(minimum_s=5, calm_s=0.5, windows_s=(1.0, 4.0), patience_s=0.2)
+    plain = replace(terms, windows_s=(1.0,), patience_s=0.0)
+    recalls: dict[Terms, int] = {}
+    for each in (terms, plain):
+        officer, rng, depth = LoanOfficer(ladder((130.0, 100.0, 60.0, 13.0)), each), np.random.default_rng(1), 0
+        recalls[each] = 0
+        for now in np.arange(0.0, 62.0, 0.05).tolist():
+            is_burst = now >= 60
+            for _ in range(int(rng.poisson(0.05 * (82 if is_burst else 8)))):
+                officer.saw(now, "m", 1.0)
+            before, depth = depth, officer.decide(now, depth, explain=False).depth
+            recalls[each] += depth < before and not is_burst
+            assert now < 61 or depth <= 1  # three groups hold a burst
+    assert recalls[terms] <= 3
+    assert recalls[plain] > 5
+
+
+def test_who_is_turned_away_while_nothing_is_lent_would_be_with_less_too():
+    officer = LoanOfficer(ladder())
+    assert officer.decide(0.0, 0, "a request was turned away").depth == 0
+    assert all("turned away" in option.why for option in officer.decide(0.05, 0, "a request was turned away").options)

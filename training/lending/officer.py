@@ -14,12 +14,15 @@ import numpy as np
 
 from placement.capacity import Rung
 from training.arrays import Bools, Floats
+from training.lending.backlog import Backlog
 from training.lending.day_curve import DayCurve
 from training.lending.recent_demand import RecentDemand
 from training.lending.surges import DUE, Outlooks, Surges, look_ahead
 
 FIRST_HORIZON_S = 1.0
 """What coming back is thought to take before it was ever tried."""
+ALL = ""
+"""All models together."""
 REMEMBERED = 64
 LEARNED = 0.3
 """What the last surprise counts."""
@@ -37,8 +40,11 @@ class Terms:
     """The share of all requests that loans may make late."""
     minimum_s: float = 30.0
     """A loan that is not expected to last so long is not given."""
-    window_s: float = 1.0
-    """Over which demand is counted."""
+    windows_s: tuple[float, ...] = (1.0,)
+    """Over which demand is counted, ascending. More is lent where it is low in all of them."""
+    patience_s: float = 0.0
+    """A rung is exceeded when work would wait so long on it; 0: when demand of the shortest window is above what it
+    holds."""
     calm_s: float = 3.0
     """Without a surge for so long, it is over."""
     low: float = 0.7
@@ -89,7 +95,7 @@ class LoanOfficer:
 
     def __post_init__(self) -> None:
         count = len(self.rungs)
-        self._demand = RecentDemand(self.terms.window_s)
+        self._demands = [RecentDemand(window_s) for window_s in self.terms.windows_s]
         self._curve = DayCurve(self.terms.risk)
         self._surges = Surges(count, self.terms.calm_s)
         self._outlooks = Outlooks(count)
@@ -99,6 +105,8 @@ class LoanOfficer:
         self._numbers = np.arange(count)
         self._held = np.array([rung.work_per_s for rung in self.rungs])
         self._alone = {name: np.array([rung.models[name] for rung in self.rungs]) for name in self.rungs[0].models}
+        held = {ALL: self._held} | self._alone if self.terms.patience_s else {}
+        self._backlogs = {name: Backlog(work, self.terms.patience_s) for name, work in held.items()}
         self._seen = np.zeros(count, np.int64)
         """Surges that began, by rung."""
         self._took: deque[float] = deque(maxlen=REMEMBERED)
@@ -108,7 +116,11 @@ class LoanOfficer:
 
     def saw(self, now: float, model: str, work_s: float, requests: int = 1) -> None:
         """That much was asked for."""
-        self._demand.add(now, model, work_s)
+        for demand in self._demands:
+            demand.add(now, model, work_s)
+        for name in (ALL, model):
+            if name in self._backlogs:
+                self._backlogs[name].add(work_s, requests)
         self._requests += requests
 
     def returned(self, took_s: float, missed: int | None = None) -> None:
@@ -124,15 +136,18 @@ class LoanOfficer:
         """From the rung it is on: `trouble` says that requests suffer already. The verdict lists how every rung was
         weighed where it is to `explain`."""
         self._began = now if self._began is None else self._began
-        demand = self._demand.work_per_s(now)
-        self._curve.look(now, sum(demand.values()))
-        loads = self._loads(demand)
+        demands = [demand.work_per_s(now) for demand in self._demands]
+        self._curve.look(now, sum(demands[-1].values()))
+        each = [self._loads(demand) for demand in demands]
+        loads = np.maximum.reduce(each)
+        peaks = np.maximum.reduce([one.load(now) for one in self._backlogs.values()]) if self._backlogs else each[0]
         is_lent = self._numbers <= depth
-        begun = self._surges.look(now, (loads > 1) | (is_lent if trouble else False))
+        # Who is turned away now would be with less, too.
+        begun = self._surges.look(now, (peaks > 1) | bool(trouble))
         if len(begun):
             self._seen[begun] += 1
             self._stale[:] = True
-        checks = self._checks(now, loads, is_lent, trouble, explain)
+        checks = self._checks(now, loads, peaks, is_lent, trouble, explain)
         closed = np.logical_or.reduce([check.closes for check in checks])[1:]
         deepest = int(closed.argmax()) if closed.any() else len(closed)
         options = self._options(now, loads, checks, is_lent) if explain else ()
@@ -150,7 +165,9 @@ class LoanOfficer:
             loads = np.maximum(loads, _over(work, self._alone[name]))
         return loads
 
-    def _checks(self, now: float, loads: Floats, is_lent: Bools, trouble: str, everything: bool) -> tuple[_Check, ...]:
+    def _checks(
+        self, now: float, loads: Floats, peaks: Floats, is_lent: Bools, trouble: str, everything: bool
+    ) -> tuple[_Check, ...]:
         """In the order in which they are told. What surges are due is worked out only where nothing else closes a
         rung, or `everything` is asked for."""
         terms, surges = self.terms, self._surges
@@ -165,7 +182,7 @@ class LoanOfficer:
         due = safe_for_s <= 0
         return (
             _Check(
-                surging, lambda n: trouble or f"demand is {loads[n]:.2f} of what is left, or was {terms.calm_s:g} s ago"
+                surging, lambda n: trouble or f"demand is {peaks[n]:.2f} of what is left, or was {terms.calm_s:g} s ago"
             ),
             _Check(due, lambda n: "a surge is due, or surprises cost more than loans may"),
             _Check(

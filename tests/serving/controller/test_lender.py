@@ -10,7 +10,9 @@ from placement.capacity import Rung, with_rungs
 from serving.config import LoansConfig
 from serving.controller.ledger import IDLE, Owner
 from serving.controller.lender import Lender
+from serving.controller.status import explain_text
 from tests.serving.controller.worlds import chat, embed, group, plan, run, serving, until
+from training.lending import Held
 
 QUICK = LoansConfig(minimum=1)
 
@@ -21,10 +23,15 @@ class Job:
     def __init__(self, ledger, gives_back_s=0.05):
         self._ledger, self._gives_back_s = ledger, gives_back_s
         self.has = set()
+        self.spare = set()
+        """Of these it could lose any, and go on elsewhere."""
 
     def open_to_jobs(self, devices):
         self._ledger.move(devices, IDLE, Owner("job", "a"))
         self.has |= set(devices)
+
+    def held(self):
+        return [Held(device, (device,), fewest=device not in self.spare) for device in sorted(self.has)]
 
     def recall(self, devices):
         def give_back():
@@ -41,9 +48,16 @@ def two_groups(holds=0.05):
     return with_rungs(first, (Rung((), 100.0), Rung((1,), holds)))
 
 
+def three_groups():
+    """All alike. The plan names the third first; without it they hold all there is, without two next to nothing."""
+    first = plan(group(0), group(1), group(2))
+    first = type(first)(first.groups, ((2,), (1, 2)))
+    return with_rungs(first, (Rung((), 100.0), Rung((2,), 50.0), Rung((1, 2), 0.05)))
+
+
 @contextlib.asynccontextmanager
-async def lending(settings=QUICK, gives_back_s=0.05, holds=0.05):
-    async with serving(two_groups(holds)) as controller:
+async def lending(settings=QUICK, gives_back_s=0.05, holds=0.05, of=None):
+    async with serving(of or two_groups(holds)) as controller:
         job = Job(controller.ledger, gives_back_s)
         lender = Lender(controller, job, settings)
         task = asyncio.create_task(lender.run())
@@ -74,6 +88,23 @@ def test_a_device_is_lent_when_it_is_calm_and_back_when_it_is_not():
             assert [one["to"] for one in told["decisions"]][:2] == [1, 0]
             assert told["decisions"][1]["returned_s"]["g1"] < 1
             await until(lambda: job.has == {"n/1"})  # and again, once it is calm
+
+    run(work())
+
+
+def test_of_groups_that_are_alike_the_one_comes_back_that_training_misses_least():
+    async def work():
+        async with lending(of=three_groups()) as (controller, lender, job):
+            await until(lambda: job.has == {"n/1", "n/2"})
+            job.spare = {"n/2"}
+            assert [one["group"] for one in lender.told()["comes_back_first"]] == ["g2", "g1"]
+            assert "stops n/1, cost 1" in explain_text("loans", lender.told())
+            await burst(controller, 20)
+            await until(lambda: job.has == {"n/1"})  # the plan's first rung would lend the other
+            told = next(one for one in lender.told()["decisions"] if "victims" in one)
+            assert [one["group"] for one in told["victims"]] == ["g2"]
+            assert "; g2: its jobs shrink" in explain_text("loans", lender.told())
+            await until(lambda: job.has == {"n/1", "n/2"})
 
     run(work())
 

@@ -74,6 +74,10 @@ def test_what_is_wrong_is_one_line(tmp_path, ledger):
     store = f"sqlite:///{tmp_path}/q.db"
     with pytest.raises(InputError, match="'lifo' is not known"):
         open_training(TrainingConfig(policy="lifo", store=store), cluster(), ledger, {}, ["/models/m"])
+    with pytest.raises(InputError, match="'srsf' needs durations"):
+        open_training(
+            TrainingConfig(policy="srsf", durations="none", store=store), cluster(), ledger, {}, ["/models/m"]
+        )
     with pytest.raises(InputError, match="needs `folder`"):
         open_training(TrainingConfig(store="postgresql://nowhere/x"), cluster(), ledger, {}, ["/models/m"])
     (tmp_path / "config.yaml").write_text(

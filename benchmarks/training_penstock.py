@@ -1,13 +1,15 @@
 """`penstock` beside every other policy of its information class, with the truth and with wrong predictions.
 
-    python -m benchmarks.training_penstock [--case mix480|philly|lyra15d|mixes] [--classes none,oracle,...] [--tiny]
+    python -m benchmarks.training_penstock [--case mix480|philly|lyra15d|mixes] [--classes none,oracle,...]
+        [--sigmas 0.25,...] [--others srsf,...] [--no-bound] [--tiny]
 
 Mean queueing is JCT less the time the job takes with what it asked for (elastic: its floor, every job at its most).
 mix480 runs on 64 GPUs, the public Philly month on 480, lyra15d's training part on 443 x 8 without loans; there every
 class but `elastic` has jobs that take what they asked for. Prints one JSON line: by class `ratio`, our mean queueing
 over the best other's, `p99_ratio` against that policy's p99 JCT and `to_bound`, our mean queueing over a lower bound
 (see training/lower_bound.py); `predicted` is every policy under prediction error sigma 0.25, 0.5 and 1. Of the large
-cases a class takes minutes: policies that decide every minute or solve programs are left out of those.
+cases a class takes minutes (each policy's CPU seconds are printed): policies that decide every minute or solve programs
+are left out of those, and `--others` runs `penstock` beside some alone, once the best of them is known.
 `mixes`: queues drawn as mix480 was, with other seeds, on which nothing was tuned; there the ratios are geometric means
 against the policy that is best on mix480.
 """
@@ -15,6 +17,7 @@ against the policy that is best on mix480.
 from __future__ import annotations
 
 import argparse
+import time
 from typing import Any
 
 import msgspec
@@ -51,6 +54,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", choices=CASES, default="mix480")
     parser.add_argument("--classes", help="some of none,oracle,predicted,elastic; all when absent")
+    parser.add_argument("--sigmas", help="prediction errors; all of them when absent")
+    parser.add_argument("--others", help="only these beside penstock; all of the class when absent")
+    parser.add_argument("--no-bound", action="store_true", help="leave the lower bound out")
     parser.add_argument("--tiny", action="store_true", help="the first jobs alone: a check that it runs")
     arguments = parser.parse_args()
     case = arguments.case
@@ -65,21 +71,27 @@ def main() -> None:
     wanted = arguments.classes.split(",") if arguments.classes else CLASSES
     if not set(wanted) <= set(CLASSES):
         parser.error(f"--classes {arguments.classes}: give some of {','.join(CLASSES)}")
+    sigmas = tuple(float(sigma) for sigma in arguments.sigmas.split(",")) if arguments.sigmas else SIGMAS
+    only = arguments.others.split(",") if arguments.others else None
     small = case == "mix480"
     inelastic = [msgspec.structs.replace(job, min_gpus=None, max_gpus=None) for job in jobs]
     gpus = int(world.fleet.capacity.sum())
-    bounds = {"elastic": least_mean_queue(jobs, gpus, SLOTS, ROUNDS)} if "elastic" in wanted else {}
-    bounds["as asked"] = least_mean_queue(inelastic, gpus, SLOTS, ROUNDS)
+    bounds: dict[str, float] = {}
+    if not arguments.no_bound:
+        bounds["as asked"] = least_mean_queue(inelastic, gpus, SLOTS, ROUNDS)
+        if "elastic" in wanted:
+            bounds["elastic"] = least_mean_queue(jobs, gpus, SLOTS, ROUNDS)
     none, knowing = (NONE + MORE["none"], KNOWING + MORE["knowing"]) if small else (NONE, KNOWING)
+    none, knowing, elastic = (chosen(names, only) for names in (none, knowing, ELASTIC))
     classes: dict[str, Any] = {}
     if "none" in wanted:
-        classes["none"] = compared(inelastic, world, none, "none", None, bounds["as asked"])
+        classes["none"] = compared(inelastic, world, none, "none", None, bounds.get("as asked"))
     if "oracle" in wanted:
-        classes["oracle"] = compared(inelastic, world, knowing, "oracle", None, bounds["as asked"])
+        classes["oracle"] = compared(inelastic, world, knowing, "oracle", None, bounds.get("as asked"))
     if "elastic" in wanted and any(job.elastic for job in jobs):
-        classes["elastic"] = compared(jobs, world, ELASTIC, "predicted", None, bounds["elastic"])
-    for sigma in SIGMAS if "predicted" in wanted and not arguments.tiny else ():
-        found = compared(inelastic, world, knowing, "predicted", sigma, bounds["as asked"])
+        classes["elastic"] = compared(jobs, world, elastic, "predicted", None, bounds.get("elastic"))
+    for sigma in sigmas if "predicted" in wanted and not arguments.tiny else ():
+        found = compared(inelastic, world, knowing, "predicted", sigma, bounds.get("as asked"))
         classes[f"predicted, sigma {sigma}"] = found
     emit(
         {
@@ -91,6 +103,11 @@ def main() -> None:
             "classes": classes,
         }
     )
+
+
+def chosen(names: tuple[str, ...], only: list[str] | None) -> tuple[str, ...]:
+    """Those of a class that were asked for; all where none of them was."""
+    return tuple(name for name in names if only is None or name in only) or names
 
 
 def read_case(case: str) -> tuple[list[Job], World]:
@@ -150,9 +167,13 @@ def compared(
     rows: dict[str, dict[str, float]] = {}
     for name in (*others, "penstock"):
         options = {"information": information} if name == "penstock" else {}
+        began = time.process_time()
         outcome = simulate(jobs, world, policy_named(name, **options), estimates)
-        mean = float((outcome.jct - floor).mean())
-        rows[name] = {"mean_queue": round(mean, 1), "p99_jct": round(float(np.percentile(outcome.jct, 99)), 1)}
+        rows[name] = {
+            "mean_queue": round(float((outcome.jct - floor).mean()), 1),
+            "p99_jct": round(float(np.percentile(outcome.jct, 99)), 1),
+            "cpu_s": round(time.process_time() - began, 1),
+        }
         note(f"{information} {sigma}: {name} {rows[name]}")
     best = min(others, key=lambda name: rows[name]["mean_queue"])
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -64,7 +64,7 @@ def submit(
 ) -> None:
     """Queue training jobs."""
     from training.queue.job_lists import read_submissions
-    from training.queue.submission import read_submission
+    from training.queue.submission import Type, read_submission
 
     running = {"type": type, "command": command, "env": _variables(env or []) or None, "retries": retries}
     lm = {"steps": steps, "serve_as": serve_as} | {
@@ -75,6 +75,12 @@ def submit(
     words = {"id": id, "gpus": gpus, "min_gpus": min_gpus, "max_gpus": max_gpus, "priority": priority}
     words |= {"duration": duration, "deadline": deadline, "kind": kind}
     given, words = _given(running), _given(words)
+    if type not in (None, *get_args(Type)):
+        raise InputError(f"--type {type!r}: give command or lm")
+    if jobs is None and not command and type != "lm":
+        raise InputError(
+            "nothing to run; give a command behind two dashes (-- python train.py), --type lm, or --jobs FILE"
+        )
     if command and "directory" not in given:
         given["directory"] = os.getcwd()
     if jobs is None:
@@ -166,7 +172,7 @@ def prune(
     days: Annotated[float, typer.Option(min=0, max=36500, help="Keep those that ended in the last so many.")] = 30,
     json: Json = False,
 ) -> None:
-    """Forget jobs that ended long ago: what happened to them, their logs and checkpoints."""
+    """Forget jobs that ended long ago, with logs and checkpoints."""
     from training.queue.pruning import prune as forget
     from training.queue.store import open_store
 

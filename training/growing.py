@@ -10,21 +10,38 @@ from training.arrays import Bools, Floats, Ints
 from training.kernels import first_fit, grow_by_gain, keep_fastest
 from training.view import View
 
+MOVE_GAIN = 2.0
+"""A job moves to faster devices if it ends sooner by so many times what moving takes."""
 
-def bases(view: View, key: Floats, preemptive: bool, need: Ints | None = None) -> Ints:
+
+def bases(view: View, key: Floats, preemptive: bool, need: Ints | None = None, left: Floats | None = None) -> Ints:
     """Base workers [n, kinds], first fit in the order of `key`; without preemption whoever runs keeps its base where
-    it has it."""
+    it has it. Whom that serves by what is `left` of it, [n] in seconds, moves to faster devices in its turn."""
     need = view.fewest if need is None else need
+    moves = np.zeros(len(view), np.bool_) if left is None else better_elsewhere(view, left)
     workers = np.zeros((len(view), len(view.capacity)), np.int64)
     free = view.capacity.copy()
     if preemptive:
         order = np.argsort(key, kind="stable")
     else:
         keep_fastest(view.workers, view.running, need, view.speed, free, workers)
-        waiting = np.flatnonzero(~view.running)
+        waiting = np.flatnonzero(~view.running | moves)
         order = waiting[np.argsort(key[waiting], kind="stable")]
-    first_fit(order, need, view.speed, view.mixed, view.workers, free, False, workers)
+    held = np.where(moves[:, None], 0, view.workers)
+    first_fit(order, need, view.speed, view.mixed, held, free, False, workers)
     return workers
+
+
+def better_elsewhere(view: View, left: Floats) -> Bools:
+    """Who runs on a kind that is slower than its fastest and has enough `left` to do to make up for moving, [n]"""
+    if len(view.capacity) == 1:
+        return np.zeros(len(view), np.bool_)
+    here = np.where(view.workers > 0, view.speed, np.inf).min(axis=1)
+    fastest = np.where(view.capacity > 0, view.speed, 0.0).max(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        saved_s = np.where(view.running, left / here - left / fastest, 0.0)
+    better: Bools = saved_s > MOVE_GAIN * view.restart
+    return better
 
 
 def grown(view: View, workers: Ints, work: Floats) -> Ints:

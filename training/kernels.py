@@ -13,7 +13,8 @@ def first_fit(
     order: Ints, need: Ints, speed: Floats, mixed: Bools, held: Ints, free: Ints, strict: bool, workers: Ints
 ) -> int:
     """Give jobs their `need` in order, each on one kind: where it runs, else its fastest with room; a job that may mix
-    kinds takes the fastest first. Writes workers [n, kinds], lowers free [kinds]; returns how far it came."""
+    kinds takes the fastest first. What `workers` has of it already is given back before. Writes workers [n, kinds],
+    lowers free [kinds]; returns how far it came."""
     kinds = free.size
     left = 0
     for kind in range(kinds):
@@ -23,6 +24,10 @@ def first_fit(
             return position
         job = order[position]
         wanted = need[job]
+        for kind in range(kinds):
+            free[kind] += workers[job, kind]
+            left += workers[job, kind]
+            workers[job, kind] = 0
         if wanted > left:
             if strict:
                 return position

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from training.arrays import Floats, Ints
+from training.arrays import Bools, Floats, Ints
 from training.kernels import first_fit, keep_fastest
 from training.view import Allocation, Information, View
 
@@ -35,9 +35,11 @@ class Ordering:
         return Allocation(workers, wake=self.wake(view, workers))
 
 
-def in_order(view: View, key: Floats, strict: bool = False, preemptive: bool = True, migrates: bool = False) -> Ints:
+def in_order(
+    view: View, key: Floats, strict: bool = False, preemptive: bool = True, migrates: bool | Bools = False
+) -> Ints:
     """Workers [n, kinds] by first fit in the order of `key`; without preemption, whoever runs keeps what it has. Who
-    `migrates` takes its fastest kind with room, else the one it runs on."""
+    `migrates` (all, or [n]) takes its fastest kind with room, else the one it runs on."""
     workers = np.zeros((len(view), len(view.capacity)), np.int64)
     free = view.capacity.copy()
     if preemptive:
@@ -46,6 +48,6 @@ def in_order(view: View, key: Floats, strict: bool = False, preemptive: bool = T
         keep_fastest(view.workers, view.running, view.total, view.speed, free, workers)
         waiting = np.flatnonzero(~view.running)
         order = waiting[np.argsort(key[waiting], kind="stable")]
-    held = np.zeros_like(workers) if migrates else view.workers
+    held = np.where(np.broadcast_to(migrates, len(view))[:, None], 0, view.workers)
     first_fit(order, view.gpus, view.speed, view.mixed, held, free, strict, workers)
     return workers

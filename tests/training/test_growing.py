@@ -133,7 +133,9 @@ def lent_world(reclaim="cost"):
 
 def test_loans_are_used_reclaimed_and_used_again():
     jobs = [job(n, 0, 300, 4, restart=10) for n in range(2)]
-    outcome = run(jobs, lent_world(), "lyra")
+    # The other node falls free at 300 s, when 95 s of its work are done.
+    assert run(jobs, lent_world(), "lyra").finish[1] == pytest.approx(300 + 10 + (300 - 95))
+    outcome = run(jobs, lent_world(), "lyra", moves=False)
     assert outcome.finish[0] == 300
     # 100 s at half speed, preempted for 100 s, 10 s to restart, and the rest at half speed again.
     assert outcome.preemptions.tolist() == [0, 1]
@@ -188,3 +190,20 @@ def test_laws_of_growing(seed, policy):
     assert np.isfinite(outcome.finish).all()
     least = np.array([j.duration * j.gpus / j.most for j in jobs])
     assert (outcome.jct >= least - 1e-6).all()
+
+
+@pytest.mark.parametrize("policy", ["lyra", "penstock"])
+@pytest.mark.parametrize(("restart", "ends"), [(10.0, 185.0), (200.0, 400.0)])
+def test_a_job_on_a_slow_device_moves_to_a_fast_one_where_that_pays(policy, restart, ends):
+    where = fleet(nodes(1, 1), nodes(1, 1, "t4", "t"), speeds={"v100": 1.0, "t4": 0.25})
+    jobs = [job(n, 0, 100, restart=restart) for n in range(2)]
+    assert sorted(run(jobs, where, policy).finish.tolist()) == pytest.approx([100.0, ends])
+
+
+def test_of_a_job_that_waits_and_one_on_a_slow_device_the_shorter_has_the_fast_one():
+    where = fleet(nodes(1, 1), nodes(1, 1, "t4", "t"), speeds={"v100": 1.0, "t4": 0.25})
+    jobs = [job(0, 0, 100), job(1, 0, 120), job(2, 50, 110)]
+    finish = run(jobs, where, "lyra").finish
+    # At 100 the last one begins on the fast device; the other moves there when that is done.
+    assert finish.tolist() == pytest.approx([100.0, 210 + (120 - 210 * 0.25), 210.0])
+    assert run(jobs, where, "lyra", moves=False).finish[1] == pytest.approx(480.0)

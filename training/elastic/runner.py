@@ -4,6 +4,7 @@ door when its devices change.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import defaultdict
@@ -131,5 +132,8 @@ class LmRunner:
 def _command(record: Record) -> Record:
     """The same run as one of a command."""
     command = (sys.executable, "-P", "-m", "training.elastic", str(record.folder))
-    job = msgspec.structs.replace(record.job, type="command", command=command, lm={})
+    env = dict(record.job.env)
+    if "PYTHONPATH" in os.environ:
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # it trains by the same code
+    job = msgspec.structs.replace(record.job, type="command", command=command, lm={}, env=env)
     return msgspec.structs.replace(record, job=job, type="command")

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from placement.errors import InputError
-from training.view import Policy
+from training.view import Information, Policy
 
 
 class Entry(NamedTuple):
@@ -45,6 +45,10 @@ ENTRIES: dict[str, Entry] = {
 }
 
 
+BLIND_TOO = ("penstock",)
+"""Work with durations and without."""
+
+
 def policy_named(name: str, **options: Any) -> Policy:
     """A policy with options, such as strict=True; an InputError names what there is."""
     entry = ENTRIES.get(name)
@@ -57,3 +61,13 @@ def policy_named(name: str, **options: Any) -> Policy:
             raise InputError(f"policy {name!r} has no option {option!r}; it has {', '.join(sorted(known)) or 'none'}")
     policy: Policy = cls(**options)
     return policy
+
+
+def live_policy(name: str, information: Information) -> Policy:
+    """For jobs whose durations nobody knows for sure: they are predicted or, with none, not believed at all."""
+    policy = policy_named(name)
+    if policy.information == "none":
+        return policy
+    if information == "none" and name not in BLIND_TOO:
+        raise InputError(f"policy {name!r} needs durations: set `durations: predicted`, or `policy: penstock`")
+    return policy_named(name, information=information)

@@ -25,14 +25,19 @@ class Lyra:
     round_s: float = 0.0
     elastic: bool = True
     """Whether flexible demands are met at all."""
+    moves: bool = True
+    """Whether jobs that run on slow devices move to faster ones; the published rule leaves them where they are."""
 
     def allocate(self, view: View) -> Allocation:
         if not self.elastic:
-            return Allocation(bases(view, view.estimate_s, False, need=view.gpus))
-        workers = bases(view, view.estimate_s, preemptive=False)
+            return Allocation(bases(view, view.estimate_s, False, view.gpus, self._left(view)))
+        workers = bases(view, view.estimate_s, preemptive=False, left=self._left(view))
         if (view.curve_columns[1] < 0).all():
             return Allocation(grown(view, workers, view.remaining_s))
         return Allocation(by_knapsack(view, workers))
+
+    def _left(self, view: View) -> Floats | None:
+        return view.remaining_s if self.moves else None
 
 
 def by_knapsack(view: View, workers: Ints) -> Ints:

@@ -18,7 +18,7 @@ import numpy as np
 from training.ahead import ABOVE, EQUAL, Room, let_pass, time_there
 from training.arrays import Floats, Ints
 from training.ending import cell_of, index_by_width, until_next_cell, width_of
-from training.growing import bases, grown
+from training.growing import bases, better_elsewhere, grown
 from training.ordering import in_order
 from training.policies.tiresias_las import TiresiasLas
 from training.view import Allocation, Information, View
@@ -57,8 +57,8 @@ class Penstock:
         place = np.empty(len(view))
         place[soonest_gone(left, view.gpus, int(view.capacity.sum()))] = np.arange(len(view))
         if not self.elastic or (view.fewest == view.most).all():
-            return Allocation(in_order(view, place, self.strict))
-        return Allocation(grown(view, bases(view, place, preemptive=True), left))
+            return Allocation(in_order(view, place, self.strict, migrates=better_elsewhere(view, left)))
+        return Allocation(grown(view, bases(view, place, preemptive=True, left=left), left))
 
     def _blind(self, view: View) -> Allocation:
         if len(view.finished) < ENOUGH:

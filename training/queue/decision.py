@@ -78,7 +78,7 @@ class Decider:
     _time_before: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def decide(self, jobs: Sequence[Record], ended: Sequence[Record], devices: OpenDevices, now: float) -> Decision:
-        """`jobs` are those to decide on, `ended` some that have ended; both in order of arrival."""
+        """`jobs` are those to decide on, in order of arrival, `ended` some that have ended."""
         if not jobs:
             return Decision(())
         desk = _Desk(jobs, ended, devices, self.policy, now)

@@ -17,13 +17,14 @@ def guess_work(live: Iterable[Record], ended: Sequence[Record]) -> list[float]:
     for record in ended:
         for key in _kin(record):
             kin.setdefault(key, []).append(record.observed.done)
-    return [_guess(record, kin) for record in live]
+    usual = {key: median(seconds) for key, seconds in kin.items()}
+    return [_guess(record, usual) for record in live]
 
 
-def _guess(record: Record, kin: dict[tuple[str, ...], list[float]]) -> float:
+def _guess(record: Record, usual: dict[tuple[str, ...], float]) -> float:
     if record.job.duration is not None:
         return float(record.job.duration)
-    guess = next((median(kin[key]) for key in _kin(record) if key in kin), UNKNOWN_S)
+    guess = next((usual[key] for key in _kin(record) if key in usual), UNKNOWN_S)
     guess = max(guess, 1.0)
     while guess <= record.observed.done:
         guess *= 2

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from placement.cluster import Cluster
+from training.lending import Held
 from training.queue.allowed import allowed, fitting
 from training.queue.aside import aside
 from training.queue.attendant import Attendant, Note
@@ -24,14 +25,14 @@ from training.queue.decision import Decider, OpenDevices, Step, recalled
 from training.queue.devices import Devices
 from training.queue.errors import LeaseLost, StoreError
 from training.queue.leftovers import end_leftovers
+from training.queue.past import HISTORY, Past
 from training.queue.record import Record
 from training.queue.runner import Runner, Running
+from training.queue.saved import saved_at
 from training.queue.store import Store
 from training.queue.works import Works
 from training.view import Policy
 
-HISTORY = 512
-"""Ended jobs that policies and guesses see."""
 PAUSE_S = 1.0
 """After something went wrong with the queue itself."""
 
@@ -87,6 +88,7 @@ class QueueService:
         self._changes: int | None = None
         self._live: list[Record] = []
         """In order of arrival, what the store had after so many changes; of types that can be run here."""
+        self._past = Past()
 
     async def run(self) -> None:
         beside = [
@@ -120,6 +122,15 @@ class QueueService:
         """Look at once: something has been changed."""
         self._woken.set()
         self._recalled.set()
+
+    def held(self) -> list[Held]:
+        """What jobs of this controller have, by what was read of the store last."""
+        now = time.time()
+        return [
+            Held(record.id, record.devices, record.job.fewest, max(now - saved_at(record), 0.0))
+            for record in self._live
+            if record.controller == self.settings.name and record.devices
+        ]
 
     async def recall(self) -> None:
         """Take back what is not open any more, at once; returns when no job holds any of it."""
@@ -204,13 +215,15 @@ class QueueService:
             self._due = min(self._due, self._round(now))
         if now < self._due:
             return
-        steps, wake = await aside(self._ask, live, open_now, now)
+        steps, wake = await aside(self._ask, live, self._past.jobs, open_now, now)
         self._due = max(wake, now + self.settings.look_s)
         # What changes from here on, be it by this decision, is looked at again: a job may be gone before the next line.
         self._decided = seen
         await self._follow(steps, ended)
 
-    def _ask(self, live: list[Record], open_now: frozenset[str], now: float) -> tuple[list[Step], float]:
+    def _ask(
+        self, live: list[Record], past: list[Record], open_now: frozenset[str], now: float
+    ) -> tuple[list[Step], float]:
         mine = [record for record in live if record.controller == self.settings.name]
         busy = {device for record in mine if self._is_leaving(record) for device in record.devices}
         devices = OpenDevices.of(self._cluster, [name for name in open_now if name not in busy])
@@ -219,7 +232,7 @@ class QueueService:
         wake = math.inf
         if devices is not None:
             jobs = allowed(live, self._may_have, devices.fleet, self.store.quotas(), now)
-            decision = self._decider.decide(jobs, fitting(self.store.ended(HISTORY), devices.fleet), devices, now)
+            decision = self._decider.decide(jobs, fitting(past, devices.fleet), devices, now)
             steps, wake = list(decision.steps), decision.wake
         shown = {record.id for record in jobs}
         closed = [record for record in mine if record.id not in shown and not self._is_leaving(record)]
@@ -312,7 +325,10 @@ class QueueService:
         """That have not ended."""
         async with self._reading:
             news = await aside(self.store.news, self._changes)
+            if self._changes is None:
+                self._past.add(await aside(self.store.ended, HISTORY))
             if news.jobs:
+                self._past.add(news.jobs)
                 known = {record.id: record for record in self._live}
                 known |= {record.id: record for record in news.jobs if record.type in self.types}
                 live = [record for record in known.values() if record.ended is None]

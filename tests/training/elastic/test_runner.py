@@ -62,6 +62,25 @@ def test_it_grows_shrinks_and_is_found_again(world, store, tmp_path):
     check_same(seen, spec, tmp_path)
 
 
+def test_trainers_run_the_code_that_the_server_runs_and_commands_their_own(world, store, tmp_path, monkeypatch):
+    """A file on the server's PYTHONPATH is seen by a trainer, from its first import on."""
+    witness = tmp_path / "own" / "training" / "elastic"
+    witness.mkdir(parents=True)
+    for package in (witness.parent, witness):
+        (package / "__init__.py").touch()
+    (witness / "__main__.py").write_text("raise SystemExit('this is the code of the server')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+
+    async def live():
+        store.submit([lm("a", spec_of(world)), shell("b", "echo -$PYTHONPATH-")], "me")
+        async with running(queue(store, tmp_path / "jobs")):
+            await until(lambda: not store.live(), WAIT_S)
+
+    asyncio.run(live())
+    logs = [read_log(Path(store.get(name).folder)).text for name in "ab"]
+    assert logs == ["this is the code of the server\n", "--\n"]
+
+
 def test_what_is_wrong_is_said_in_one_line(world, store, tmp_path):
     async def live():
         store.submit([lm("a", spec_of(world, data="/no/such/text")), Submission(id="b", type="lm", lm={"x": 1})], "me")

@@ -94,7 +94,7 @@ def test_many_from_yaml(train, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("submit",), "no command"),
+        (("submit",), "nothing to run; give a command behind two dashes"),
         (("submit", "--gpus", "0", "--", "x"), "gpus"),
         (("submit", "--gpus", "1", "--min-gpus", "2", "--", "x"), "they must ascend"),
         (("submit", "--duration", "soon", "--", "x"), "duration: expected a time"),

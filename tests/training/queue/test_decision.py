@@ -9,7 +9,7 @@ from placement.cluster import Cluster, Node
 from placement.units import Bytes
 from tests.training.queue.worlds import cluster, job
 from training.fleet import Fleet
-from training.policies import ENTRIES, policy_named
+from training.policies import ENTRIES, live_policy, policy_named
 from training.queue import Quota
 from training.queue.allowed import allowed
 from training.queue.decision import Decider, OpenDevices
@@ -130,3 +130,16 @@ def test_guesses():
     outlived = record(0, job("o", user="a", tag="x"), observed=Observed(done=100))
     assert guess_work([outlived], ended) == [160]
     assert guess_work([record(0, job("first"))], []) == [UNKNOWN_S]
+
+
+def test_nobody_knows_for_sure_how_long_live_jobs_run():
+    assert all(live_policy(name, "predicted").information != "oracle" for name in ENTRIES)
+    assert live_policy("penstock", "none").information == "none"
+    # One that outlives what its user said does not keep its device for ever.
+    late = record(
+        0, job("late", duration=10.0), devices=("n0/0",), observed=Observed(since=NOW - 900, rate=1.0, starts=1)
+    )
+    short = record(1, job("short", duration=100.0))
+    devices = OpenDevices.of(cluster(1), ["n0/0"])
+    steps = Decider(live_policy("penstock", "predicted")).decide([late, short], [], devices, NOW).steps
+    assert [(step.record.id, step.devices) for step in steps] == [("late", ()), ("short", ("n0/0",))]

@@ -10,12 +10,8 @@ that is awake and once with one that has slept for 2 ms.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import emit
+from benchmarks.harness.ranks import run_ranks
 
 ROUNDS, TIMES = 21, 40
 LIMIT_S = 600
@@ -47,18 +44,7 @@ def main() -> None:
 
 
 def _start(tiny: bool) -> Samples:
-    """Run both ranks as processes; gives what rank 0 measured."""
-    with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-m", "benchmarks.collectives", "--place", place, *(["--tiny"] if tiny else [])]
-        ranks = [subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE) for rank in (0, 1)]
-        try:
-            printed = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-    if any(rank.returncode for rank in ranks):
-        raise SystemExit("a rank failed; what it said is above")
-    samples: Samples = json.loads(printed[0])
+    samples: Samples = run_ranks("benchmarks.collectives", ["--tiny"] if tiny else [], 2, LIMIT_S)
     return samples
 
 

@@ -15,12 +15,9 @@ a link that takes no time. Prints one JSON line; `ratio` is plain over ours with
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -33,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.cases import emit, note
+from benchmarks.harness.ranks import run_ranks
 from benchmarks.harness.slow_link import PlainCarrier, SlowGroup, SlowLink
 from moe.experts import Experts
 from moe.gate import Gate
@@ -111,21 +109,8 @@ def main() -> None:
 
 
 def start(name: str, cell: Cell, arguments: list[str]) -> Samples:
-    """Run all ranks as processes; gives what rank 0 measured."""
-    with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-m", "benchmarks.moe_training", *arguments, "--cell", name, "--place", place]
-        ranks = [
-            subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, env=os.environ | KEEP_MEMORY)
-            for rank in range(cell.processes)
-        ]
-        try:
-            printed = [rank.communicate(timeout=LIMIT_S)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-    if any(rank.returncode for rank in ranks):
-        raise SystemExit("a rank failed; what it said is above")
-    samples: Samples = json.loads(printed[0])
+    told = [*arguments, "--cell", name]
+    samples: Samples = run_ranks("benchmarks.moe_training", told, cell.processes, LIMIT_S, KEEP_MEMORY)
     return samples
 
 

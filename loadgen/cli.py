@@ -75,6 +75,7 @@ def load(
     from loadgen.load_test import LoadTest, look_at
     from loadgen.option_text import seconds, share
     from loadgen.results.goals import goodput_goal
+    from loadgen.stages import stages_from
     from loadgen.target.asks import check_api
     from loadgen.target.url import parse_url
     from loadgen.traffic_options import TrafficOptions
@@ -102,6 +103,8 @@ def load(
             raise TrafficError("--find-max-rate: nothing says what a held rate is; give --slo, or --goodput")
     elif at:
         raise TrafficError("--at: goes with --find-max-rate; give both")
+    if not trace:
+        stages_from(traffic)  # what is wrong is said before anybody is asked anything
     wanted = share(at or "99%", "--at")
     target = look_at(test)
     if find_max_rate:

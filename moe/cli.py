@@ -65,7 +65,7 @@ def replicate(
     report: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page to look at.")] = None,
     json: Json = False,
 ) -> None:
-    """Say how many replicas each expert should have, and on which devices."""
+    """Say how many replicas each expert has, and on which devices."""
     from placement.cli.input import check_outputs, numbers
 
     check_outputs({"--out": out, "--report": report})

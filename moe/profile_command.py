@@ -36,7 +36,7 @@ def make_profile_command(open_model: OpenModel) -> Callable[..., None]:
         png: Png = None,
         json: Json = False,
     ) -> None:
-        """Learn which experts a model's tokens choose, and say how well that foretells others."""
+        """Learn which experts tokens choose, and how well that foretells."""
         from placement.cli.input import check_outputs
 
         check_outputs({"--out": out, "--loads": loads, "--report": report, "--png": png})

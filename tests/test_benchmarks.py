@@ -44,6 +44,7 @@ RATIOS = {
     "chaos": "ratio",
     "chaos_loans": "ratio",
     "overload": "ratio",
+    "probes": "ratio",
     "two_models": "ratio",
     "fidelity": "ratio",
     "vllm_engine": "ratio",

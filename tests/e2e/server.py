@@ -47,8 +47,11 @@ def write_config(folder, directory, **more):
 
 
 class Server(ServerProcess):
+    """With the plan beside the configuration, where there is one."""
+
     def __init__(self, config):
-        super().__init__(config, "--plan", str(config.parent / "plan.json"))
+        plan = config.parent / "plan.json"
+        super().__init__(config, *(("--plan", str(plan)) if plan.exists() else ()))
 
     def get(self, path):
         return self.ask(path, None)

@@ -135,6 +135,11 @@ FILES: dict[str, tuple[Callable[[Path], None], list[str], list[str]]] = {
     "a target above all": (set_model("target", 1.5), PLAN, ["problem.json", "models[1]", "target"]),
     "two models of one name": (set_model("name", "a"), PLAN, ["problem.json", "models", "'a'"]),
     "an unknown field": (set_problem("colour", "red"), PLAN, ["problem.json", "colour"]),
+    "a field that is nearly right": (
+        set_model("wieght", 2),
+        PLAN,
+        ["problem.json", "wieght", "did you mean `weight`?"],
+    ),
     "an unknown field of a model": (set_model("colour", "red"), PLAN, ["problem.json", "models", "colour"]),
     "a newer version": (set_problem("version", 2), PLAN, ["problem.json", "version 2"]),
     "a list for a problem": (edit("problem.json", lambda problem: [problem]), PLAN, ["problem.json"]),
@@ -183,6 +188,8 @@ def test_wrong_files(case: str, folder: Path, capsys: pytest.CaptureFixture[str]
     refused(folder, args, names, capsys)
 
 
+NOBODY = "http://127.0.0.1:1"
+"""What is wrong is said before anybody is asked."""
 OPTIONS: dict[str, tuple[list[str], list[str]]] = {
     "unknown policy": ([*PLAN, "--policy", "tarot"], ["--policy", "tarot", "alpaserve"]),
     "unknown rule": ([*PLAN, "--dispatch", "random"], ["--dispatch", "random", "shortest-queue"]),
@@ -234,6 +241,12 @@ OPTIONS: dict[str, tuple[list[str], list[str]]] = {
     "more than all": ([*COMPARE, "--at", "120%"], ["--at", "120%"]),
     "an unknown policy, compared": ([*COMPARE, "--policies", "penstock,tarot"], ["tarot", "clockwork"]),
     "a missing workload, compared": ([*COMPARE, "--workload", "none.npz"], ["none.npz", "no such file"]),
+    "a job that is nothing": (["train", "submit"], ["nothing to run", "two dashes", "--type lm", "--jobs"]),
+    "a job of no type": (["train", "submit", "--type", "dream"], ["--type 'dream'", "command or lm"]),
+    "a negative rate of load": (["load", "--url", NOBODY, "--rate", "-3"], ["--rate", "-3", "above 0"]),
+    "a rate of words": (["load", "--url", NOBODY, "--rate", "fast"], ["--rate", "fast"]),
+    "a demo nowhere": (["up", "--listen", "localhost"], ["--listen 'localhost'", "host:port"]),
+    "a demo elsewhere": (["up", "--listen", "203.0.113.7:80"], ["--listen 203.0.113.7:80", "assign"]),
     "save onto a file": (["compare", "--save", "plan.json"], ["--save", "plan.json"]),
 }
 

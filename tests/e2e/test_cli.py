@@ -60,6 +60,7 @@ def answer(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.alone
 def test_help_is_quick():
     taken = []
     for _ in range(3):
@@ -84,6 +85,14 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["moe"], ["models"]])
+def test_help_says_each_command_in_a_whole_line(command: list[str], capsys: pytest.CaptureFixture[str]):
+    run([*command, "--help"])
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    assert listed
+    assert "..." not in listed
 
 
 def test_no_arguments_show_help(capsys: pytest.CaptureFixture[str]):
@@ -133,6 +142,7 @@ def test_same_seed_and_steps_give_the_same_plan(folder: Path, capsys: pytest.Cap
     assert plans[0] == plans[1]
 
 
+@pytest.mark.alone
 def test_budget_is_kept(folder: Path, capsys: pytest.CaptureFixture[str]):
     claims = answer(capsys, "plan", "problem.json", "--budget", "300ms")
     assert 0.2 < claims["seconds"] < 5

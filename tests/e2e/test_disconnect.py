@@ -48,7 +48,7 @@ async def until(holds, seconds=60):
 async def steps_until_free(running, stream):
     """Of an engine with two sequences, one of whose clients goes while the worker stands still."""
     router, group = running.controller.router, running.controller.runners["g0"].group
-    port, long = running.http.port, [7] * LONG
+    port, long = running.port, [7] * LONG
     stays, goes = await ask(port, stream=True), await ask(port, prompt=long, stream=stream)
     await until(lambda: group.states["chat"].running == 2)
     os.kill(group.handles[0].pid, signal.SIGSTOP)

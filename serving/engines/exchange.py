@@ -1,10 +1,11 @@
-"""One HTTP request and its answer over a connection of its own. Leaving it early closes the connection, by which the
-server learns that nobody waits any more. Knows nothing of what is asked.
+"""One HTTP request and its answer. Leaving it early closes its connection, by which the server learns that nobody waits
+any more; else the next request may use it. Knows nothing of what is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit
 import httptools
 
 CONNECT_S = 10.0
+MOST_IDLE_S = 1.0
+"""So long after an answer a connection is used again: servers close idle ones after some seconds."""
 MOST_BYTES = 64 * 2**20
 """Of an answer that is taken whole."""
 
@@ -45,19 +48,61 @@ def parse_place(url: str, key: str = "") -> Place:
     return Place(parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"), key)
 
 
-class Exchange(asyncio.Protocol):
-    """`on_body` gets the parts of the answer as they come; `ended` is its status, once all is there."""
+class Stock:
+    """Connections to one server that have carried an answer, for the next requests."""
 
-    def __init__(self, request: bytes, on_body: Callable[[bytes], None]) -> None:
+    def __init__(self) -> None:
+        self._idle: list[_Idle] = []
+
+    def put(self, transport: asyncio.Transport) -> None:
+        self._idle.append(_Idle(transport, self._idle, time.monotonic()))
+
+    def take(self) -> asyncio.Transport | None:
+        """The last one used, if it is not too long ago."""
+        fresh_since = time.monotonic() - MOST_IDLE_S
+        while self._idle:
+            last = self._idle.pop()
+            if last.since >= fresh_since and not last.transport.is_closing():
+                return last.transport
+            last.transport.close()
+        return None
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().transport.close()
+
+
+class _Idle(asyncio.Protocol):
+    """A connection of which nobody wants anything: the server hangs up, or says what it was not asked."""
+
+    def __init__(self, transport: asyncio.Transport, among: list[_Idle], since: float) -> None:
+        self.transport, self.since, self._among = transport, since, among
+        transport.set_protocol(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self in self._among:
+            self._among.remove(self)
+
+
+class Exchange(asyncio.Protocol):
+    """`on_body` gets the parts of the answer as they come; `ended` is its status, once all is there: then the
+    connection goes to `stock`, if there is one."""
+
+    def __init__(self, request: bytes, on_body: Callable[[bytes], None], stock: Stock | None) -> None:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.status = 0
-        self._request = request
+        self.is_answered = False
+        """Something has come."""
         self.on_body = on_body
+        self._request, self._stock = request, stock
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        self._is_whole = False
 
     def abandon(self) -> None:
+        """Unless all is there, the server is told so."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -68,14 +113,14 @@ class Exchange(asyncio.Protocol):
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
+        self.is_answered = True
         try:
             self._parser.feed_data(data)
         except Exception as error:  # of the parser, or of whoever takes the body
             self._fail(f"its answer makes no sense: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self._is_whole:
-            self._fail(f"it hung up: {error or 'the answer is not complete'}")
+        self._fail(f"it hung up: {error or 'the answer is not complete'}")
 
     # httptools'
 
@@ -83,11 +128,14 @@ class Exchange(asyncio.Protocol):
         self.status = self._parser.get_status_code()
 
     def on_message_complete(self) -> None:
-        self._is_whole = True
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            if self._stock is not None and self._parser.should_keep_alive():
+                self._stock.put(transport)
+            else:
+                transport.close()
         if not self.ended.done():
             self.ended.set_result(self.status)
-        if self._transport is not None:
-            self._transport.close()
 
     def _fail(self, reason: str) -> None:
         if not self.ended.done():
@@ -96,24 +144,59 @@ class Exchange(asyncio.Protocol):
 
 
 async def open_exchange(
-    place: Place, method: str, path: str, body: bytes | None, on_body: Callable[[bytes], None]
+    place: Place,
+    method: str,
+    path: str,
+    body: bytes | None,
+    on_body: Callable[[bytes], None],
+    stock: Stock | None = None,
 ) -> Exchange:
-    """The request is on its way when this returns."""
-    lines = [f"{method} {path} HTTP/1.1", f"host: {place.host}:{place.port}", "connection: close", "accept: */*"]
+    """The request is on its way when this returns, over a new connection, which goes to `stock` in the end."""
+    exchange = Exchange(_request(place, method, path, body, stock), on_body, stock)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await loop.create_connection(lambda: exchange, place.host, place.port, ssl=place.is_tls or None)
+    except (OSError, TimeoutError) as error:
+        raise ExchangeFailed(f"{place}: {error or 'no connection in time'}") from error
+    return exchange
+
+
+async def converse(
+    place: Place, method: str, path: str, body: bytes | None, on_body: Callable[[bytes], None], stock: Stock
+) -> int:
+    """The answer's status, once all of it has come; left early, the server learns that nobody waits any more.
+
+    Over a connection that was used before, if there is one. Where the server closes it before a word of the answer, as
+    it may close any that is idle, the request is sent again over a new one.
+    """
+    transport = stock.take()
+    if transport is not None:
+        exchange = Exchange(_request(place, method, path, body, stock), on_body, stock)
+        transport.set_protocol(exchange)
+        exchange.connection_made(transport)
+        try:
+            return await exchange.ended
+        except ExchangeFailed:
+            if exchange.is_answered:
+                raise
+        finally:
+            exchange.abandon()
+    exchange = await open_exchange(place, method, path, body, on_body, stock)
+    try:
+        return await exchange.ended
+    finally:
+        exchange.abandon()
+
+
+def _request(place: Place, method: str, path: str, body: bytes | None, stock: Stock | None) -> bytes:
+    after = "close" if stock is None else "keep-alive"
+    lines = [f"{method} {path} HTTP/1.1", f"host: {place.host}:{place.port}", f"connection: {after}", "accept: */*"]
     if place.key:
         lines.append(f"authorization: Bearer {place.key}")
     if body is not None:
         lines += ["content-type: application/json", f"content-length: {len(body)}"]
-    request = "\r\n".join([*lines, "", ""]).encode() + (body or b"")
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            _, exchange = await loop.create_connection(
-                lambda: Exchange(request, on_body), place.host, place.port, ssl=place.is_tls or None
-            )
-    except (OSError, TimeoutError) as error:
-        raise ExchangeFailed(f"{place}: {error or 'no connection in time'}") from error
-    return exchange
+    return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
 
 
 @dataclass(frozen=True)

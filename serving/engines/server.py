@@ -16,7 +16,7 @@ import numpy as np
 from placement.errors import InputError
 from serving.engine.outputs import Answered, Output, Refused
 from serving.engines.completions import CompletionStream, completion_body, error_message, refusal
-from serving.engines.exchange import ExchangeFailed, Place, ask, open_exchange, parse_place
+from serving.engines.exchange import ExchangeFailed, Place, Stock, ask, converse, parse_place
 from serving.engines.launch import Launch
 from serving.engines.process import ServerProcess, free_port, start_process
 from serving.worker.messages import Generate, Infer
@@ -56,6 +56,7 @@ class ModelServer:
     process: ServerProcess | None = None
     place: Place | None = None
     model: str = ""
+    _stock: Stock = field(default_factory=Stock, repr=False)
     _watch: asyncio.Task[None] | None = field(default=None, repr=False)
 
     async def start(self) -> None:
@@ -82,6 +83,7 @@ class ModelServer:
             self._watch = asyncio.create_task(self._tell_end(self.process))
 
     async def stop(self) -> None:
+        self._stock.close()
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -114,11 +116,8 @@ class ModelServer:
         stream = CompletionStream(order.request, order.params, push)
         prompt = order.prompt if self.launch.engine.prompts == "tokens" else self.launch.text(order.prompt)
         body = completion_body(self.model, prompt, order.params)
-        exchange = await open_exchange(self.place, "POST", f"{self.place.path}/completions", body, stream.feed)
-        try:
-            stream.conclude(await exchange.ended)
-        finally:
-            exchange.abandon()
+        path = f"{self.place.path}/completions"
+        stream.conclude(await converse(self.place, "POST", path, body, stream.feed, self._stock))
 
     async def infer(self, order: Infer) -> Output:
         """Vectors of token lists."""

@@ -36,6 +36,8 @@ from placement.rules import Rule
 PACE = 4.0
 FULL_AT = 0.95
 """A placement does what it can where this share of Poisson arrivals is answered in time."""
+FULL_REQUESTS, FULL_S = 2000, 30.0
+"""By so many requests that is found, and over so long at least: what fills up slowly is full only then."""
 BURST, TINY_BURST = 48, 16
 """Requests at once for each two groups, to look how a placement serves."""
 LIMITS = {
@@ -151,7 +153,8 @@ def full_rate(problem: Problem, plan: Plan, traffic: dict[str, Any], rule: Rule)
     low, high = 0.0, 1.0
 
     def holds(rate: float) -> bool:
-        demand = demand_of(problem, rate=f"{rate}", cv="1", duration=f"{2000 / rate}s", seed=0, **traffic)
+        seconds = max(FULL_REQUESTS / rate, FULL_S)
+        demand = demand_of(problem, rate=f"{rate}", cv="1", duration=f"{seconds}s", seed=0, **traffic)
         return simulated(problem, plan, demand, rule).figures(goals)["attainment"] >= FULL_AT
 
     while holds(high):

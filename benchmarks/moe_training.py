@@ -70,8 +70,9 @@ class Cell:
 
 
 CELLS = {
-    "2 processes, 20 MB/s": Cell(2, 8, 1024, 20e6),
-    "2 processes, 30 MB/s": Cell(2, 8, 1024, 30e6),
+    "2 processes, 20 MB/s": Cell(2, 8, 1024, 20e6, tokens=4096),
+    "2 processes, 30 MB/s": Cell(2, 8, 1024, 30e6, tokens=4096),
+    "2 processes, few tokens, 20 MB/s": Cell(2, 8, 1024, 20e6),
     "4 processes, small experts, 30 MB/s": Cell(4, 4, 256, 30e6, micro_batches=2, chunk_bytes=1 << 19),
 }
 TINY = {"2 processes, 20 MB/s": Cell(2, 4, 32, 20e6, tokens=128, layers=2, hidden=32, micro_batches=2)}

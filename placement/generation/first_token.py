@@ -14,7 +14,7 @@ from placement.clocks import NOBODY, Clocks, Floats, Ints, later
 from placement.compiled import compiled, compiled_apart
 from placement.dispatch import QUEUE_FULL, REFUSED, SERVED
 from placement.generation.engine_tables import World
-from placement.generation.intake import expire, is_asleep, mean_output, others_s
+from placement.generation.intake import UNUSED, expire, is_asleep, mean_output, others_s, taken
 from placement.generation.step_cost import (
     CACHED_TOKEN,
     EXPERTS,
@@ -183,16 +183,17 @@ def _room_s(world: World, model: int, prompt: int) -> float:
     engines, learned = world.engines, world.learned
     output = mean_output(learned, model)
     usual_prompt = learned.arrived_tokens[model] / learned.arrived[model]
-    lacking = world.lines.tokens[model] + prompt + (world.lines.waiting[model] + 1) * output
+    usual = usual_prompt + 0.5 * output + UNUSED
+    lacking = world.lines.tokens[model] + prompt + (world.lines.waiting[model] + 1) * (output + UNUSED)
     freed = 0.0
     for i in range(engines.first_of_model[model], engines.first_of_model[model + 1]):
         engine = engines.by_model[i]
-        room = _useful_capacity(world, engine, usual_prompt + 0.5 * output)
+        room = _useful_capacity(world, engine, usual)
         if room <= 0.0:
             continue
-        lacking -= later(room - world.used[engine], 0.0)
+        lacking -= later(room - taken(world, engine), 0.0)
         lane_room = room / engines.stages[engine]
-        sequences = lane_room / (usual_prompt + 0.5 * output)
+        sequences = lane_room / usual
         prefill = sequences * usual_prompt / output
         seconds = 0.0
         for s in range(engines.stages[engine]):

@@ -17,6 +17,9 @@ PRIOR_OUTPUT = 256.0
 PRIOR_WEIGHT = 1.0
 """What answers are taken to be long before any is known, and how many known ones that belief is worth."""
 
+UNUSED = 7.5
+"""Tokens of cache that a sequence keeps from others beside its own: half of the last of its blocks of 16, on average."""
+
 MOST_SKIPPED = 64
 """How many waiting requests an engine that suits them badly may pass over to find one it can serve."""
 
@@ -55,7 +58,7 @@ def next_in_line(world: World, lane: int, now: float, sequences: int, cached: in
         return NOBODY
     tokens = world.sequences.prompt[request] + world.sequences.made[request]
     margin = mean_output(world.learned, engines.model[engine])
-    if world.running[engine] > 0 and world.used[engine] + tokens + margin > engines.capacity[engine]:
+    if world.running[engine] > 0 and not _fits(world, engine, tokens + margin):
         return NOBODY
     if _too_slow(world, engine, sequences + 1, cached + tokens + margin):
         return NOBODY
@@ -78,7 +81,7 @@ def another_is_sooner(world: World, lane: int, request: int, now: float, sequenc
         engine = engines.by_model[i]
         if engines.line[engine] != engines.line[mine]:
             continue
-        if world.used[engine] + tokens + margin > engines.capacity[engine]:
+        if not _fits(world, engine, tokens + margin):
             continue
         for other in range(engines.first_lane[engine], engines.first_lane[engine + 1]):
             if other == lane or not lanes.in_flight[other] or lanes.prefilling[other] != NOBODY:
@@ -89,6 +92,20 @@ def another_is_sooner(world: World, lane: int, request: int, now: float, sequenc
             if at < soonest and not _too_slow(world, engine, size + 1, held + tokens + margin):
                 return True
     return False
+
+
+@compiled
+def taken(world: World, engine: int) -> float:
+    """Tokens of cache that nobody else can have."""
+    tokens: float = world.used[engine] + world.running[engine] * UNUSED
+    return tokens
+
+
+@compiled
+def _fits(world: World, engine: int, tokens: float) -> bool:
+    """Whether one more sequence with so many tokens does."""
+    fits: bool = taken(world, engine) + UNUSED + tokens <= world.engines.capacity[engine]
+    return fits
 
 
 @compiled

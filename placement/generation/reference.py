@@ -285,7 +285,7 @@ class Reference:
         if sequence is None or self.waits_its_turn(engine, sequence, now):
             return None
         tokens = sequence.tokens
-        if engine.running and engine.used + tokens + model.mean_output > engine.capacity:
+        if engine.running and not engine.fits(tokens + model.mean_output):
             return None
         if self.too_slow(engine, lane.size + 1, will_cache + tokens + model.mean_output):
             return None
@@ -314,7 +314,7 @@ class Reference:
         soonest = now + lane.engine.prefill_s(sequence.tokens, self.step_tokens, lane.size, will_cache)
         for engine in self.engines:
             needed = sequence.tokens + engine.model.mean_output
-            if engine.line is not lane.engine.line or engine.used + needed > engine.capacity:
+            if engine.line is not lane.engine.line or not engine.fits(needed):
                 continue
             for other in engine.lanes:
                 if other is lane or not other.in_flight or other.prefilling:

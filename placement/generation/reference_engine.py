@@ -15,6 +15,7 @@ from placement.generation.intake import (
     PRIOR_OUTPUT,
     PRIOR_WEIGHT,
     STRETCH_STEP,
+    UNUSED,
 )
 from placement.profile import StepCost
 
@@ -131,6 +132,13 @@ class Engine:
         return total
 
     @property
+    def taken(self) -> float:
+        return self.used + self.running * UNUSED
+
+    def fits(self, tokens: float) -> bool:
+        return self.taken + UNUSED + tokens <= self.capacity
+
+    @property
     def others_s(self) -> float:
         return sum((lane.slowest for lane in self.lanes if lane.busy), 0.0)
 
@@ -225,19 +233,20 @@ class Outlook:
 
     def room_s(self, prompt: int) -> float:
         model, line = self.engines[0].model, self.engines[0].line
-        output, usual = model.mean_output, sum(model.prompts) / len(model.prompts)
-        lacking = sum(waiting.tokens for waiting in line) + prompt + (len(line) + 1) * output
+        output, usual_prompt = model.mean_output, sum(model.prompts) / len(model.prompts)
+        usual = usual_prompt + 0.5 * output + UNUSED
+        lacking = sum(waiting.tokens for waiting in line) + prompt + (len(line) + 1) * (output + UNUSED)
         freed = 0.0
         for engine in self.engines:
-            room = _useful_capacity(engine, usual + 0.5 * output)
+            room = _useful_capacity(engine, usual)
             if room <= 0.0:
                 continue
-            lacking -= max(room - engine.used, 0.0)
+            lacking -= max(room - engine.taken, 0.0)
             lane_room = room / len(engine.lanes)
-            sequences = lane_room / (usual + 0.5 * output)
-            prefill = sequences * usual / output
+            sequences = lane_room / usual
+            prefill = sequences * usual_prompt / output
             seconds = 0.0
-            for stage_s in engine.step_s(prefill, sequences, prefill * 0.5 * usual, lane_room):
+            for stage_s in engine.step_s(prefill, sequences, prefill * 0.5 * usual_prompt, lane_room):
                 seconds += stage_s
             freed += room / (output * seconds)
         if lacking <= 0.0:

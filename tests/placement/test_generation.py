@@ -165,6 +165,15 @@ def test_every_token_is_computed_once(rule, stages):
     assert served.busy_s.sum() / stages == pytest.approx(tokens_s)
 
 
+def test_no_more_sequences_run_than_a_cache_of_blocks_holds():
+    short = [(float(i), 2, 2) for i in range(40)]  # teach the engine a small margin
+    workload = requests(*short, *[(50.0, 9, 4)] * 150)
+    outcome = run(*chat(workload, capacity=1600), step_tokens=4096)
+    together = np.sum(outcome.stage_start[:, 0] == 50.0)
+    assert 80 <= together <= 100  # each has a block of 16 for its 9 to 12 tokens
+    assert (outcome.status == SERVED).all()
+
+
 def test_a_preempted_sequence_keeps_its_tokens_and_computes_its_cache_again():
     # Short answers teach the engine a small margin; then two long ones outgrow the cache together.
     short = [(0.0 + i, 2, 2) for i in range(40)]

@@ -73,6 +73,7 @@ def load(
     from loadgen.client.limits import Limits
     from loadgen.client.open_file_limit import room_for
     from loadgen.load_test import LoadTest, look_at
+    from loadgen.named_traces import find_trace
     from loadgen.option_text import seconds, share
     from loadgen.results.goals import goodput_goal
     from loadgen.stages import stages_from
@@ -103,8 +104,10 @@ def load(
             raise TrafficError("--find-max-rate: nothing says what a held rate is; give --slo, or --goodput")
     elif at:
         raise TrafficError("--at: goes with --find-max-rate; give both")
-    if not trace:
-        stages_from(traffic)  # what is wrong is said before anybody is asked anything
+    if trace:  # what is wrong is said before anybody is asked anything
+        find_trace(trace)
+    else:
+        stages_from(traffic)
     wanted = share(at or "99%", "--at")
     target = look_at(test)
     if find_max_rate:

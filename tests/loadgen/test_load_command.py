@@ -108,6 +108,11 @@ def test_bad_input_is_one_line_and_exit_2(arguments, message, capsys):
     assert not guarded.seen
 
 
+def test_a_missing_trace_is_said_before_anybody_is_asked(capsys):
+    assert run_here("--url", "http://127.0.0.1:1", "--trace", "nope.csv") == 2
+    assert "--trace nope.csv: no such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

@@ -18,7 +18,7 @@ PRIOR_WEIGHT = 1.0
 """What answers are taken to be long before any is known, and how many known ones that belief is worth."""
 
 UNUSED = 7.5
-"""Tokens of cache that a sequence keeps from others beside its own: half of the last of its blocks of 16, on average."""
+"""Tokens of cache that a sequence keeps from others beside its own: on average half of its last block of 16."""
 
 MOST_SKIPPED = 64
 """How many waiting requests an engine that suits them badly may pass over to find one it can serve."""

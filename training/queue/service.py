@@ -50,12 +50,15 @@ class QueueSettings:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a decision was made for; nothing to decide while it stays the same."""
+    """What a decision was made for; nothing to decide while it stays the same. It counts what may have come and gone
+    between two looks."""
 
-    jobs: frozenset[str]
+    jobs: frozenset[tuple[str, int]]
+    """With how often each was started."""
     holding: frozenset[str]
     devices: frozenset[str]
     leaving: frozenset[str]
+    recalls: int
 
 
 class QueueService:
@@ -89,6 +92,7 @@ class QueueService:
         self._live: list[Record] = []
         """In order of arrival, what the store had after so many changes; of types that can be run here."""
         self._past = Past()
+        self._recalls_begun = 0
 
     async def run(self) -> None:
         beside = [
@@ -245,9 +249,9 @@ class QueueService:
         return record.cancelling or record.id in self._works
 
     def _seen(self, live: Sequence[Record], devices: frozenset[str], now: float) -> _Seen:
-        jobs = frozenset(record.id for record in live if record.due <= now or record.devices)
+        jobs = frozenset((record.id, record.observed.starts) for record in live if record.due <= now or record.devices)
         placed = frozenset(record.id for record in live if record.devices)
-        return _Seen(jobs, placed, devices, frozenset(self._works))
+        return _Seen(jobs, placed, devices, frozenset(self._works), self._recalls_begun)
 
     def _round(self, now: float) -> float:
         return now if self._round_s <= 0 else math.ceil(now / self._round_s - 1e-9) * self._round_s
@@ -287,6 +291,7 @@ class QueueService:
         holders = [record for record in mine if not open_now.issuperset(record.devices)]
         for record in holders:
             if record.id not in self._works:
+                self._recalls_begun += 1
                 stop = self._attendant.stop(record, None) if record.cancelling else self._give_up(record, open_now)
                 self._works.begin(record.id, stop)
         return [self._works[record.id] for record in holders]

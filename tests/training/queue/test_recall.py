@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from contextlib import suppress
+from itertools import groupby
 
 import pytest
 
@@ -156,7 +157,7 @@ async def test_one_that_does_not_answer_is_stopped_and_started(store, queue, dev
         record = store.get("e")
         assert record.run != first
         assert record.attempts == 2
-        asked = [what for what, _ in runner.asked]
+        asked = [what for (what, _), _ in groupby(runner.asked)]  # a turn may try to resize it just before the recall
         assert asked == ["start", "resize", "park", "stop", "start"]
         runner.fails = {"resume"}
         devices.wanted_back = set(NAMES)
@@ -166,6 +167,22 @@ async def test_one_that_does_not_answer_is_stopped_and_started(store, queue, dev
         assert store.get("e").losses == 0
     told = [event.why for event in store.events("e")]
     assert "it did not come back from memory" in told
+
+
+@live
+async def test_what_came_and_went_between_two_looks_is_seen(store, queue, devices, runner):
+    store.submit([shell("e", "-", min_gpus=1, gpus=1, max_gpus=3)], "me")
+    await queue.begin()
+    await queue.step()
+    assert runs_on(store, 3)
+    for wanted_back, state in ((set(NAMES), "suspended"), ({"n0/1"}, "running")):
+        devices.wanted_back = wanted_back
+        await queue.recall()
+        assert states(store)["e"] == state
+        devices.wanted_back = set()
+        await queue.step()
+        assert runs_on(store, 3)
+    await queue.stop()
 
 
 @live

@@ -23,10 +23,9 @@ APART = 0.4
 """Requests that come evenly to a group, so many in the time one takes, do not meet."""
 MOST_ALONE_S = 8.0
 BURST_S = 0.05
-AMONG = 3.0
-"""So many sequences in a lane show how steps hold; a burst would show crowded ones, which a fit may miss by much."""
 BUSY = 0.8
-"""Of what a lane can do one by one: where batches begin to form."""
+"""Of the rate at which the placement is full: a burst would show crowded steps, and requests that queue how long they
+queue, where what a step takes in use is asked for."""
 USUAL_S, SEED = 10.0, 1000
 """Where what comes together matters, it is looked at for so long, with arrivals by chance, as they are in use."""
 LEAST, MOST = 0.5, 4.0
@@ -54,12 +53,14 @@ def look_at_service(
     plan: Plan,
     server: Server,
     *,
+    full_per_s: float,
     rule: Rule = "deadline",
     alone: int = 24,
     burst: int = 48,
     **traffic: Any,
 ) -> Service:
-    """`alone` requests that do not meet, then `burst` at once for each two groups (generating: some at a time)."""
+    """`alone` requests that do not meet, then many together: `burst` at once for each two groups, or where steps or
+    batches hold several, BUSY of the rate at which the placement is thought to be full."""
     patient = replace(
         problem, overhead=SOME_S, models=tuple(replace(model, slo=_patient(model.slo)) for model in problem.models)
     )
@@ -69,10 +70,8 @@ def look_at_service(
     apart = send(server.url, rate=f"{rate}", duration=f"{min(alone / rate, MOST_ALONE_S)}s", **told)
     count = burst * max(len(plan.groups) / 2, 1)
     among = {"rate": f"{count / BURST_S}", "duration": f"{BURST_S}s"}
-    lanes = float(np.mean([group.pp for group in plan.groups]))
-    crowd = lanes * (AMONG if any(model.generates for model in problem.models) else BUSY)
     if any(model.generates or _has_batches(model) for model in problem.models):
-        among = {"rate": f"{crowd / APART * rate}", "duration": f"{USUAL_S}s"}
+        among = {"rate": f"{BUSY * full_per_s}", "duration": f"{USUAL_S}s"}
         told |= {"cv": "1", "seed": SEED}
     return _fit(Simulation(patient, plan, rule), apart, send(server.url, **among, **told))
 

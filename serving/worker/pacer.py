@@ -8,7 +8,6 @@ beside (a sibling thread, a shared cache) a small product of always the same siz
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -25,32 +24,30 @@ LOOK_S = 0.02
 """Between two looks at the core's speed."""
 FRESH = 0.4
 """How much a look counts against those before."""
-USUAL = 1.15
-"""A product that takes so much less than the usual one shows that others were there when that was found."""
 
 
 class CoreSpeed:
-    """How many times as long as on a core of its own this thread's work takes now."""
+    """How many times as long as on a core of its own this thread's work takes now. The shortest time ever seen is taken
+    for what the product takes there: others only ever add to it, and workers started at different moments agree."""
 
     def __init__(self) -> None:
         self._left, self._right = torch.ones(ROWS, WIDTH), torch.ones(WIDTH, WIDTH)
         self._out = torch.empty(ROWS, WIDTH)
-        self._usual_s = statistics.median(self._product_s() for _ in range(50))
+        self._least_s = min(self._product_s() for _ in range(50))
         self._looked_s = 0.0
         self._recent = 1.0
 
     @property
     def slowness(self) -> float:
-        return max(self._recent, 1.0)
+        return self._recent
 
     def look(self) -> None:
         if time.perf_counter() < self._looked_s + LOOK_S:
             return
         self._product_s()  # what it needs is in the caches now
         taken_s = self._product_s()
-        if taken_s * USUAL < self._usual_s:
-            self._usual_s = taken_s
-        self._recent += FRESH * (taken_s / self._usual_s - self._recent)
+        self._least_s = min(self._least_s, taken_s)
+        self._recent += FRESH * (taken_s / self._least_s - self._recent)
         self._looked_s = time.perf_counter()
 
     def _product_s(self) -> float:

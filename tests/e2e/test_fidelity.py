@@ -28,5 +28,14 @@ def test_the_points_tell_calm_from_overload(points):
 
 
 def test_a_point_that_is_missed_counts(points):
-    wrong = [point | {"measured": point["measured"] | {"attainment": 0.5}} for point in points]
+    wrong = [point | {"valid": True, "measured": point["measured"] | {"attainment": 0.5}} for point in points]
     assert summarise(wrong)["ratio"] > 1
+
+
+def test_points_for_which_the_generator_was_too_late_are_counted_apart(points):
+    calm, over = points
+    right = calm | {"valid": True, "measured": calm["simulated"]}
+    wrong = over | {"valid": False, "measured": over["measured"] | {"attainment": 0.0}}
+    report = summarise([right, wrong])
+    assert report["ratio"] == 0
+    assert (report["sets"]["emulated"]["points"], report["invalid"]["emulated"]["points"]) == (1, 1)

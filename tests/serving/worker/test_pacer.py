@@ -56,10 +56,10 @@ def test_waiting_for_others_is_not_slowed_down():
 
 def test_a_core_that_others_slow_down_is_found_out(monkeypatch):
     speed = CoreSpeed()
-    usual_s = speed._usual_s
+    least_s = speed._least_s
     monkeypatch.setattr(pacer_module, "LOOK_S", 0.0)
-    for taken, expected in ((2.0, 2.0), (1.0, 1.0), (1.1, 1.1), (0.5, 1.0), (1.0, 2.0)):
-        monkeypatch.setattr(speed, "_product_s", lambda taken=taken: taken * usual_s)
+    for taken, expected in ((2.0, 2.0), (1.0, 1.0), (1.1, 1.1), (0.95, 1.0), (1.9, 2.0), (0.5, 1.0), (1.0, 2.0)):
+        monkeypatch.setattr(speed, "_product_s", lambda taken=taken: taken * least_s)
         for _ in range(30):
             speed.look()
         assert speed.slowness == pytest.approx(expected, rel=0.01)

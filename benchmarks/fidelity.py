@@ -41,8 +41,9 @@ FULL_REQUESTS, FULL_S = 2000, 30.0
 """By so many requests that is found, and over so long at least: what fills up slowly is full only then."""
 TRIES = 3
 """Of a point, until the generator is in time."""
-BURST, TINY_BURST = 192, 16
-"""Requests at once for each two groups, to look how a placement serves."""
+LOOK = {"burst": 192, "seconds": 10.0}
+TINY_LOOK = {"alone": 8, "burst": 16, "seconds": 3.0}
+"""How much is sent to look how a placement serves."""
 LIMITS = {
     "real": {"attainment": 0.02, "worst_attainment": 0.04, "latency": 0.10},
     "emulated": {"attainment": 0.01, "worst_attainment": 0.04, "latency": 0.10},
@@ -70,7 +71,7 @@ def main() -> None:
             for setting in sets[name]:
                 if options.settings is None or setting.name.startswith(tuple(options.settings)):
                     kind = "emulated" if name == "emulated" else options.workers
-                    Trial(name, kind, setting, options.seconds, records, TINY_BURST if options.tiny else BURST).run()
+                    Trial(name, kind, setting, options.seconds, records, TINY_LOOK if options.tiny else LOOK).run()
     report = summarise(records.all)
     if options.figure is not None:
         write_figure(options.figure, records.all)
@@ -86,7 +87,7 @@ class Trial:
     setting: Setting
     seconds: float
     records: Records
-    burst: int = BURST
+    look: dict[str, Any]
 
     def run(self) -> None:
         missing = [point for point in self.setting.points() if not self.records.has(**self._key(*point))]
@@ -113,17 +114,18 @@ class Trial:
         """Look how the placement serves, tell a server of it, and try all loads on that, each after another look."""
         problem, given, traffic = world.problem(), f"--plan={world.write_plan(placement, plan)}", self.setting.traffic
         rule = self.setting.rule
+        full = full_rate(problem, plan, traffic, rule)
         with Server(world.write(placement, dispatch=rule), given) as server:
-            self._look(problem, plan, server)  # the first requests of a server are slow
-            told = self._look(problem, plan, server)
+            self._look(problem, plan, server, full)  # the first requests of a server are slow
+            told = self._look(problem, plan, server, full)
         note(f"{self.setting.name}, {placement}: {told}")
         world, problem = world.stretched(told.stretch), told.applied(problem)
         full = full_rate(problem, plan, traffic, rule)
         with Server(world.write(placement, overhead=told.overhead_s, dispatch=rule), given) as server:
-            self._look(problem, plan, server)
+            self._look(problem, plan, server, full)
             for load in loads:
                 for tries in range(1, TRIES + 1):
-                    seen = self._look(problem, plan, server)
+                    seen = self._look(problem, plan, server, full)
                     model = Simulation(seen.applied(problem), plan, rule)
                     figures = try_load(model, server, load, load.rate * full, self.seconds, traffic) | {"tries": tries}
                     if figures["valid"]:
@@ -136,12 +138,9 @@ class Trial:
                 self.records.add(self._key(placement, load) | figures)
                 note(f"  {load}, {seen}: {compared(figures)}")
 
-    def _look(self, problem: Problem, plan: Plan, server: Server) -> Service:
-        setting = self.setting
-        full = full_rate(problem, plan, setting.traffic, setting.rule)
-        return look_at_service(
-            problem, plan, server, full_per_s=full, rule=setting.rule, burst=self.burst, **setting.traffic
-        )
+    def _look(self, problem: Problem, plan: Plan, server: Server, full_per_s: float) -> Service:
+        sent = self.look | self.setting.traffic
+        return look_at_service(problem, plan, server, full_per_s=full_per_s, rule=self.setting.rule, **sent)
 
 
 def try_load(

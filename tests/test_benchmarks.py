@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benchmarks.harness.server import is_alive
 
 ROOT = Path(__file__).parents[1]
 RATIOS = {
@@ -95,6 +99,19 @@ def run_benchmark(name: str, *options: str, timeout_s: float = 1800) -> dict[str
     report: dict[str, Any] = json.loads(lines[0])
     assert RATIOS[name] in report
     return report
+
+
+def test_a_benchmark_that_is_told_to_end_leaves_no_server() -> None:
+    command = [sys.executable, "-m", "benchmarks.fidelity", "--tiny"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+        deadline = time.monotonic() + 120
+        while not (servers := [int(pid) for pid in children.read_text().split()]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        run.terminate()
+        assert run.wait(60) == 128 + signal.SIGTERM
+    assert not any(map(is_alive, servers))
 
 
 def test_without_data_a_benchmark_says_so(tmp_path: Path) -> None:

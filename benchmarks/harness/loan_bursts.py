@@ -95,11 +95,15 @@ def run_bursts(setting: Setting, servers: Mapping[str, Server], bursts: Bursts, 
         for name, server in servers.items()
     }
     steps = {name: steps_made(setting, name) for name in servers}
-    with _Watch(servers, bursts.learning_s) as watch:
-        for name, client in clients.items():
-            errors = client.communicate()[1]
-            if client.returncode not in (0, 1):  # 1: the client was late itself, which is told below
-                raise SystemExit(f"benchmarks.loans: the client of {name} has failed: {errors[-2000:]}")
+    try:
+        with _Watch(servers, bursts.learning_s) as watch:
+            for name, client in clients.items():
+                errors = client.communicate()[1]
+                if client.returncode not in (0, 1):  # 1: the client was late itself, which is told below
+                    raise SystemExit(f"benchmarks.loans: the client of {name} has failed: {errors[-2000:]}")
+    finally:
+        for client in clients.values():
+            client.kill()
     found = {}
     for name, server in servers.items():
         judged = _judged(files[name], bursts)

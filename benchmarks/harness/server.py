@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,6 +37,7 @@ class Server:
         self._seen: set[int] = set()
 
     def __enter__(self) -> Self:
+        leave_on_sigterm()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
@@ -87,6 +89,13 @@ class Server:
                     return next(word for word in line.split() if word.startswith("http"))
             time.sleep(0.05)
         raise RuntimeError(self.tail())
+
+
+def leave_on_sigterm() -> None:
+    """Whoever is told to end leaves its `with` blocks first, so that no server stays behind to disturb the next run."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def is_alive(pid: int) -> bool:

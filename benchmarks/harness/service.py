@@ -26,8 +26,8 @@ BURST_S = 0.05
 BUSY = 0.8
 """Of the rate at which the placement is full: a burst would show crowded steps, and requests that queue how long they
 queue, where what a step takes in use is asked for."""
-USUAL_S, SEED = 10.0, 1000
-"""Where what comes together matters, it is looked at for so long, with arrivals by chance, as they are in use."""
+SEED = 1000
+"""Of arrivals by chance, others than those that are judged."""
 LEAST, MOST = 0.5, 4.0
 SOME_S = 1e-6
 """With an overhead, however small, the simulator hands batches over ahead, as the server that is looked at does."""
@@ -57,10 +57,11 @@ def look_at_service(
     rule: Rule = "deadline",
     alone: int = 24,
     burst: int = 48,
+    seconds: float = 10.0,
     **traffic: Any,
 ) -> Service:
     """`alone` requests that do not meet, then many together: `burst` at once for each two groups, or where steps or
-    batches hold several, BUSY of the rate at which the placement is thought to be full."""
+    batches hold several, for some seconds BUSY of the rate at which the placement is thought to be full."""
     patient = replace(
         problem, overhead=SOME_S, models=tuple(replace(model, slo=_patient(model.slo)) for model in problem.models)
     )
@@ -71,7 +72,7 @@ def look_at_service(
     count = burst * max(len(plan.groups) / 2, 1)
     among = {"rate": f"{count / BURST_S}", "duration": f"{BURST_S}s"}
     if any(model.generates or _has_batches(model) for model in problem.models):
-        among = {"rate": f"{BUSY * full_per_s}", "duration": f"{USUAL_S}s"}
+        among = {"rate": f"{BUSY * full_per_s}", "duration": f"{seconds}s"}
         told |= {"cv": "1", "seed": SEED}
     return _fit(Simulation(patient, plan, rule), apart, send(server.url, **among, **told))
 

@@ -25,7 +25,7 @@ from benchmarks.harness.traffic import Sent, Traffic, capacity_per_s
 TTFT_S, TPOT_S = 1.0, 0.2
 SLO = f"{TTFT_S}s/{TPOT_S}s"
 OVERLOAD = 3.0
-PACE = 12.0
+PACE = 24.0
 
 
 def main() -> None:

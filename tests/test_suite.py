@@ -10,6 +10,7 @@ from tests.conftest import ALONE, SIDE_BY_SIDE
 
 ROOT = Path(__file__).parents[1]
 SPREAD = r" -n \d --dist loadfile --no-loadscope-reorder"
+AGAIN = r" \|\| \$\(AGAIN\)"
 
 
 def parts():
@@ -17,7 +18,7 @@ def parts():
     recipe = re.search(r"^test:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
     calls = [line for line in recipe[1].splitlines() if "pytest" in line]
-    found = [re.fullmatch(rf"\t\$\(BIN\)/python -m pytest(?:{SPREAD})? -m '([a-z ]+)'", call) for call in calls]
+    found = [re.fullmatch(rf"\t\$\(BIN\)/python -m pytest(?:{SPREAD})? -m '([a-z ]+)'{AGAIN}", call) for call in calls]
     assert all(found), calls
     return [one[1] for one in found]
 

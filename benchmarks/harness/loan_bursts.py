@@ -90,11 +90,11 @@ def run_bursts(setting: Setting, servers: Mapping[str, Server], bursts: Bursts, 
     """To all servers at once; what each made of it, by its name."""
     folder = setting.world.folder
     files = {name: folder / name / "requests.npz" for name in servers}
+    steps = {name: steps_made(setting, name) for name in servers}
     clients = {
         name: _send(server.url, bursts.stages(setting.rate_per_s), seed, files[name])
         for name, server in servers.items()
     }
-    steps = {name: steps_made(setting, name) for name in servers}
     try:
         with _Watch(servers, bursts.learning_s) as watch:
             for name, client in clients.items():

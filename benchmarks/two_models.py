@@ -202,7 +202,7 @@ class Experiment:
             seed=draw,
         )
         router_s = server.cpu_s() - before_s
-        factor = stretch(problem, plan, sent, server.busy_s() - busy_s)
+        factors = stretch(problem, plan, sent, server.busy_s() - busy_s)
         goals = [Slo(GOAL_PASSES * pass_s(problem))] * len(MODELS)
         record: Record = {
             "workers": self.workers.kind,
@@ -212,10 +212,10 @@ class Experiment:
             "requests": len(sent.demand),
             "seconds": self.seconds,
             "measured": measured(sent).figures(goals),
-            "simulated": simulated(stretched(problem, factor), plan, sent.demand).figures(goals),
+            "simulated": simulated(stretched(problem, factors), plan, sent.demand).figures(goals),
             "overhead_ms": round(1e3 * problem.overhead, 3),
             "pass_ms": round(1e3 * pass_s(problem), 3),
-            "stretch": round(factor, 4),
+            "stretch": [round(factor, 4) for each in factors.values() for factor in each],
             "router_core": round(router_s / self.seconds, 4),
             "client_core": round(sent.summary.generator_cpu, 4),
             "valid": sent.summary.valid,
@@ -300,8 +300,9 @@ def _case(records: list[Record], case: str) -> dict[str, Any] | None:
     }
 
 
-def _of(draws: list[Record], placement: str, figure: str) -> float:
-    return round(float(np.mean([one[figure] for one in draws if one["placement"] == placement])), 3)
+def _of(draws: list[Record], placement: str, figure: str) -> Any:
+    """The mean; of a figure of each stage, each one's."""
+    return np.mean([one[figure] for one in draws if one["placement"] == placement], axis=0).round(3).tolist()
 
 
 def _cpu_ms(draws: list[Record]) -> float:

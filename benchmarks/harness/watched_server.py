@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.harness.server import Server
+from placement.clocks import Floats
 
 
 class WatchedServer(Server):
@@ -14,6 +17,6 @@ class WatchedServer(Server):
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def busy_s(self) -> float:
-        """What the first stages of all groups have computed, by their own count."""
-        return float(sum(group["busy_s"] for group in self.status()["groups"]))
+    def busy_s(self) -> Floats:
+        """What each stage has computed, by its own count, group by group."""
+        return np.concatenate([group["busy_s"] for group in self.status()["groups"]])

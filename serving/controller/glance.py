@@ -147,7 +147,7 @@ class Glance:
         return found
 
     def _busy_share(self, runner: GroupRunner, now: float) -> float | None:
-        """Over the last second or so."""
+        """Of the busiest stage, over the last second or so."""
         last, total_s = self._busy.get(runner.name), busy_s(runner)
         if last is None:
             self._busy = {name: one for name, one in self._busy.items() if name in self._controller.runners}
@@ -155,7 +155,8 @@ class Glance:
             return None
         if now - last.at < BUSY_S:
             return last.share
-        share = round(min(max((total_s - last.total_s) / (now - last.at), 0.0), 1.0), 3)
+        most_s = max(after - before for before, after in zip(last.total_s, total_s, strict=False))
+        share = round(min(max(most_s / (now - last.at), 0.0), 1.0), 3)
         self._busy[runner.name] = _Busy(now, total_s, share)
         return share
 
@@ -206,10 +207,10 @@ class Glance:
 
 
 class _Busy(NamedTuple):
-    """When a group was looked at, how long it had computed, and the share of the time before."""
+    """When a group was looked at, how long its stages had computed, and the share of the time before."""
 
     at: float
-    total_s: float
+    total_s: list[float]
     share: float | None
 
 

@@ -85,8 +85,8 @@ def figures(controller: Controller) -> Iterator[Family]:
     yield Family("group_node", "1 for each node that the group has devices of.", "gauge", ("group", "node"), nodes)
     deaths: Figures = {(one.name,): float(one.deaths) for one in runners}
     yield Family("group_deaths", "How often the group was lost.", "counter", ("group",), deaths)
-    busy: Figures = {(one.name,): busy_s(one) for one in runners}
-    yield Family("group_busy_seconds", "Time its first stage computed.", "counter", ("group",), busy)
+    busy: Figures = {(one.name, f"{stage}"): s for one in runners for stage, s in enumerate(busy_s(one))}
+    yield Family("group_busy_seconds", "Time that a stage computed.", "counter", ("group", "stage"), busy)
     blocks: Figures = {
         (one.name, model): float(state.blocks_used)
         for one in runners
@@ -125,7 +125,7 @@ def group_view(runner: GroupRunner, now: float) -> dict[str, Any]:
         "deaths": runner.deaths,
         "last_death": runner.last_death or None,
         "pids": [] if runner.group is None else [handle.pid for handle in runner.group.handles],
-        "busy_s": round(busy_s(runner), 3),
+        "busy_s": [round(seconds, 3) for seconds in busy_s(runner)],
     }
 
 
@@ -134,8 +134,10 @@ def _model(controller: Controller, name: str, unready: Mapping[str, str]) -> dic
     return {"state": controller.state_of(name), "groups": groups, "reason": unready.get(name)}
 
 
-def busy_s(runner: GroupRunner) -> float:
-    return 0.0 if runner.group is None else sum(state.busy_s for state in runner.group.states.values())
+def busy_s(runner: GroupRunner) -> list[float]:
+    """Of each stage, all its models together."""
+    states = [] if runner.group is None else [state for state in runner.group.states.values() if state.busy_s]
+    return [sum(each) for each in zip(*(state.busy_s for state in states), strict=True)] or [0.0] * runner.spec.pp
 
 
 def _event(event: Event) -> dict[str, Any]:

@@ -225,7 +225,7 @@ class ForeignLeader:
     def _tell(self, held: Held, model: str) -> None:
         outputs, held.outputs = held.outputs, []
         busy_s = held.busy_s + (time.monotonic() - held.since if held.open else 0.0)
-        self._report(Outputs(model, list(outputs), ModelState(len(held.open), 0, 0, busy_s)))
+        self._report(Outputs(model, list(outputs), ModelState(len(held.open), 0, 0, (busy_s,))))
 
     def _cancel(self, request: str) -> None:
         for held in self._models.values():

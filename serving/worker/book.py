@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from placement.errors import InputError
@@ -26,8 +26,8 @@ class Held(Generic[W]):
     engine: Generator | PassEngine
     begin: Callable[[], W | None]
     is_suspended: bool = False
-    busy_s: float = 0.0
-    """How long the leader's device has computed for it."""
+    busy_s: list[float] = field(default_factory=list)
+    """How long each stage has computed for it."""
     told_open: int = 0
     """Sequences it had when the controller last heard of it."""
 
@@ -35,9 +35,9 @@ class Held(Generic[W]):
 class Book(Generic[W]):
     """`report` gets what the controller shall hear."""
 
-    def __init__(self, group: str, report: Callable[[Report], None]) -> None:
+    def __init__(self, group: str, stages: int, report: Callable[[Report], None]) -> None:
         self.group = group
-        self._report = report
+        self._stages, self._report = stages, report
         self._models: dict[str, Held[W]] = {}
         self._coming: set[str] = set()
         self._turns: deque[str] = deque()
@@ -62,6 +62,7 @@ class Book(Generic[W]):
 
     def add(self, model: str, held: Held[W]) -> None:
         self._coming.remove(model)
+        held.busy_s = [0.0] * self._stages
         self._models[model] = held
         self._turns.append(model)
 
@@ -138,8 +139,10 @@ class Book(Generic[W]):
         assert isinstance(engine, PassEngine)
         return engine.waits_since
 
-    def count_busy(self, model: str, seconds: float) -> None:
-        self._models[model].busy_s += seconds
+    def count_busy(self, model: str, stage: int, seconds: float) -> None:
+        """A stage in the middle may be heard last, when the model is gone."""
+        if model in self._models:
+            self._models[model].busy_s[stage] += seconds
 
     def complete(self, result: Result) -> None:
         held = self._models[result.model]
@@ -161,7 +164,8 @@ class Book(Generic[W]):
         engine = held.engine
         held.told_open = engine.running + engine.waiting
         used = engine.scheduler.pool.used if isinstance(engine, Generator) else 0
-        self._report(Outputs(model, outputs, ModelState(engine.running, engine.waiting, used, held.busy_s)))
+        state = ModelState(engine.running, engine.waiting, used, tuple(held.busy_s))
+        self._report(Outputs(model, outputs, state))
 
     def _why_not(self, order: Generate | Infer) -> tuple[str, str]:
         """Code and reason of a refusal; empty when the request is welcome."""

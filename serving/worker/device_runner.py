@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,9 +11,9 @@ import torch
 
 from moe.expert_placement import ExpertPlacement
 from placement.errors import InputError
-from serving.engine.step import Step
+from serving.engine.step import Result, Step
 from serving.models import ModelConfig, make_shard, read_config
-from serving.models.runner import GenerateRunner, Ran, Runner, make_runner
+from serving.models.runner import GenerateRunner, Runner, make_runner
 from serving.parallel import Collectives, Parallel
 from serving.worker.document import WorkerDocument
 from serving.worker.messages import ModelSpec
@@ -21,6 +22,14 @@ from serving.worker.pacer import PacedCollectives, Pacer
 if TYPE_CHECKING:
     from serving.models.expert_move import ExpertMove
     from serving.models.linear import Precision
+
+
+@dataclass(frozen=True)
+class Worked:
+    """A step through this device: its result, on the last stage's first device, and how long it took here."""
+
+    result: Result | None
+    seconds: float
 
 
 @dataclass
@@ -99,9 +108,10 @@ class DeviceRunner:
     def resume(self, model: str) -> None:
         self._runners[model].resume()
 
-    def run(self, step: Step) -> Ran:
+    def run(self, step: Step) -> Worked:
         previous, following = self.parallel.previous, self.parallel.next
         inputs = None if previous is None else previous.receive()
+        began = time.perf_counter()
         if self._pacer is not None:
             self._pacer.begin()
         ran = self._runners[step.model].run(step, inputs)
@@ -110,7 +120,7 @@ class DeviceRunner:
         if following is not None:
             assert ran.activations is not None
             following.send(ran.activations)
-        return ran
+        return Worked(ran.result, time.perf_counter() - began)
 
 
 def check_precision(name: str) -> Precision:

@@ -71,7 +71,7 @@ class EmulatedGroup:
         self._report = self._control.report
         self._clocks = StageClocks(document.pp)
         self._alarms = Alarms(self._fail)
-        self._book: Book[Work] = Book(document.group, self._report)
+        self._book: Book[Work] = Book(document.group, document.pp, self._report)
         self._resume_s: dict[str, float] = {}
         self._changes: deque[Unload | Suspend | Resume] = deque()
         """Orders about models that are there, carried out one after the other; no step begins before they are."""
@@ -243,8 +243,10 @@ class EmulatedGroup:
         if work is None:
             return
         for stage_s in work.stage_s:
-            end = self._clocks.enter(start, [seconds * self._document.pace for seconds in stage_s])
-            self._book.count_busy(work.result.model, stage_s[0] * self._document.pace)
+            taken_s = [seconds * self._document.pace for seconds in stage_s]
+            end = self._clocks.enter(start, taken_s)
+            for stage, seconds in enumerate(taken_s):
+                self._book.count_busy(work.result.model, stage, seconds)
         self._in_flight += 1
         self._alarms.at(end, partial(self._complete, work))
         if self._document.pp > 1:

@@ -14,7 +14,7 @@ from serving.worker.document import WorkerDocument
 from serving.worker.link import Link
 from serving.worker.listener import Listener, listen
 from serving.worker.mail import Mail
-from serving.worker.messages import Broken, Command, Ended, Hello, Joined, Order, Reply, Report, StepResult
+from serving.worker.messages import Broken, Command, Ended, Hello, Joined, Order, Reply, Report, StageDone
 from serving.worker.settings import LinkSettings
 
 
@@ -41,8 +41,8 @@ class Front:
         self._control = Control(document, self._say_hello, self._take_order, self._lose_controller)
         self._hello: Hello | None = None
         self._listener: Listener[Command, Reply] | None = None
-        self.on_result: Callable[[StepResult], bool] = lambda reply: False
-        """On the mail's thread: takes a step's result, or leaves it to the main thread."""
+        self.on_stage: Callable[[StageDone], bool] = lambda reply: False
+        """On the mail's thread: takes what a stage has done, or leaves it to the main thread."""
         self.mail.call(self._listen())
 
     def open(self, hello: Hello) -> None:
@@ -107,7 +107,7 @@ class Front:
         rank = self._ranks.get(link)
         if rank is None:
             link.close("the first message must be Joined")
-        elif not (isinstance(message, StepResult) and self.on_result(message)):
+        elif not (isinstance(message, StageDone) and self.on_stage(message)):
             self.mail.inbox.put(FromMember(rank, message))
 
     def _lose_member(self, link: Link[Command, Reply], reason: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -50,7 +49,7 @@ from serving.worker.messages import (
     Report,
     Resume,
     RunStep,
-    StepResult,
+    StageDone,
     Stop,
     Suspend,
     SwitchExperts,
@@ -125,7 +124,7 @@ class Leader:
 
     def __init__(self, document: WorkerDocument, front: Front, device: DeviceRunner) -> None:
         self._document, self._front, self._device = document, front, device
-        self._book: Book[Step] = Book(document.group, self._report)
+        self._book: Book[Step] = Book(document.group, document.layout.pp, self._report)
         self._loader = Loader(lambda error: front.fail(_last_words(document, error)))
         self._mover = Loader(lambda error: front.fail(_last_words(document, error)), MOVER_NICE)
         self._pending: dict[int, _Pending] = {}
@@ -135,7 +134,7 @@ class Leader:
         self._is_stopping = False
         self._hands = threading.Lock()
         """Whoever holds it works on the book: the main thread, but while its device computes."""
-        front.on_result = self._complete_early
+        front.on_stage = self._end_stage_early
 
     def gather(self) -> None:
         """Wait until every other device has joined; the front sees to it that this ends."""
@@ -177,8 +176,8 @@ class Leader:
             self._obey(item.message)
             return
         match item.message:
-            case StepResult(result):
-                self._complete(_decoder.decode(result))
+            case StageDone():
+                self._end_stage(item.message)
             case Done(id, error, facts):
                 self._tick_off(id, error, facts)
             case _:
@@ -227,26 +226,30 @@ class Leader:
         self._in_flight += 1
         if self._document.layout.devices > 1:
             self._command(RunStep(encode(step)))
-        began = time.perf_counter()
         self._hands.release()
         try:
-            result = self._device.run(step).result
+            worked = self._device.run(step)
         finally:
             self._hands.acquire()
-        self._book.count_busy(step.model, time.perf_counter() - began)
-        if result is not None:
-            self._complete(result)
+        self._book.count_busy(step.model, 0, worked.seconds)
+        if worked.result is not None:
+            self._complete(worked.result)
 
-    def _complete_early(self, reply: StepResult) -> bool:
+    def _end_stage_early(self, done: StageDone) -> bool:
         """On the mail's thread: what the last stage has made is told at once, not only when this stage, which computes
         the next step by now, is done. False where it must wait for its turn."""
         if not self._front.mail.inbox.empty() or not self._hands.acquire(blocking=False):
             return False
         try:
-            self._complete(_decoder.decode(reply.result))
+            self._end_stage(done)
         finally:
             self._hands.release()
         return True
+
+    def _end_stage(self, done: StageDone) -> None:
+        self._book.count_busy(done.model, done.stage, done.busy_s)
+        if done.result:
+            self._complete(_decoder.decode(done.result))
 
     def _complete(self, result: Result) -> None:
         self._in_flight -= 1

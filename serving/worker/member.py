@@ -27,7 +27,7 @@ from serving.worker.messages import (
     Reply,
     Resume,
     RunStep,
-    StepResult,
+    StageDone,
     Suspend,
     SwitchExperts,
     TakeRoutes,
@@ -85,9 +85,11 @@ def _say_broken(document: WorkerDocument, link: Link[Reply, Command], error: Exc
 def _obey(command: Command, device: DeviceRunner, loader: Loader, mover: Loader, link: Link[Reply, Command]) -> None:
     match command:
         case RunStep(step):
-            result = device.run(decode_step(step)).result
-            if result is not None:
-                link.post(StepResult(encode(result)))
+            work = decode_step(step)
+            worked, layout = device.run(work), device.document.layout
+            if layout.tp_rank == 0:
+                result = b"" if worked.result is None else encode(worked.result)
+                link.post(StageDone(work.model, layout.stage, worked.seconds, result))
         case LoadShard(id, spec, blocks):
             loader.submit(lambda: device.load(spec, blocks), lambda error: link.post(Done(id, error)))
         case Unload(id, model):

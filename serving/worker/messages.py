@@ -160,8 +160,8 @@ class ModelState(msgspec.Struct, frozen=True):
     running: int
     waiting: int
     blocks_used: int = 0
-    busy_s: float = 0.0
-    """How long the leader's device has computed for it, in all."""
+    busy_s: tuple[float, ...] = ()
+    """How long each stage has computed for it, in all."""
 
 
 class Outputs(_Message, frozen=True):
@@ -213,10 +213,14 @@ class Joined(_Message, frozen=True):
     pid: int
 
 
-class StepResult(_Message, frozen=True):
-    """From the first device of the last stage: a Result (engine.step)."""
+class StageDone(_Message, frozen=True):
+    """From the first device of a stage behind the leader's: a step is through it. `result`: from the last stage, a
+    Result (engine.step)."""
 
-    result: bytes
+    model: str
+    stage: int
+    busy_s: float
+    result: bytes = b""
 
 
 class Broken(_Message, frozen=True):
@@ -228,4 +232,4 @@ class Broken(_Message, frozen=True):
 Order = Load | Unload | Suspend | Resume | PlaceExperts | TakeRoutes | Drain | Echo | Stop | Generate | Infer | Cancel
 Report = Hello | Done | Outputs | Ended
 Command = RunStep | LoadShard | Unload | Suspend | Resume | PlaceExperts | SwitchExperts | TakeRoutes | Echo | Leave
-Reply = Joined | Done | StepResult | Broken
+Reply = Joined | Done | StageDone | Broken

@@ -22,7 +22,7 @@ class Clock:
 @pytest.fixture
 def book():
     reports, clock = [], Clock()
-    book = Book("g", reports.append)
+    book = Book("g", 1, reports.append)
     for model in ("a", "b"):
         engine = PassEngine(model, 100, 16, 2, limits=Limits(64, 1), now=clock)
         book.expect(model)
@@ -53,9 +53,16 @@ def test_a_model_that_sleeps_lets_others_run(book):
     assert answered(book) == "b"
 
 
+def test_a_stage_that_is_heard_after_its_model_has_gone_is_left(book):
+    book.remove("a")
+    book.count_busy("a", 0, 1.0)
+    book.count_busy("b", 0, 1.0)
+    assert book.held("b").busy_s == [1.0]
+
+
 def test_more_inputs_than_one_answer_holds_are_refused():
     reports = []
-    book = Book("g", reports.append)
+    book = Book("g", 1, reports.append)
     engine = PassEngine("wide", 100, 16, width=2**20)
     book.expect("wide")
     book.add("wide", Held(engine, engine.begin))

@@ -196,14 +196,15 @@ def test_batches_between_and_beyond_those_of_the_profile(inputs, expected):
     assert len({row.tobytes() for row in values}) == inputs
 
 
-def test_requests_that_come_together_are_one_batch():
+@pytest.mark.parametrize("pp", [1, 2])
+def test_requests_that_come_together_are_one_batch(pp):
     async def scenario():
-        async with running() as group:
+        async with running(pp=pp) as group:
             await group.load(ModelSpec(name="embed", path="embed"))
             await asyncio.gather(*(group.infer(f"e{index}", "embed", [[index, 2, 3]]) for index in range(4)))
             return group.states["embed"].busy_s
 
-    assert run(scenario()) == pytest.approx(EMBED_S[4])
+    assert run(scenario()) == pytest.approx([EMBED_S[4] / pp] * pp)
 
 
 @given(st.integers(1, 500), st.sets(st.integers(1, 64), min_size=1).map(sorted))

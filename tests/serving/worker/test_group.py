@@ -105,6 +105,9 @@ def test_a_split_group_serves_several_models_and_their_whole_life(models):
                 await collect(group, "llama", "s", [1, 2])
             await group.resume("llama")
             again = await texts(group, "llama")
+            busy_s = group.states["llama"].busy_s
+            assert len(busy_s) == 2
+            assert all(0 < seconds < 60 for seconds in busy_s)
             await group.unload("bert")
             with pytest.raises(RequestFailed, match="not on group"):
                 await group.infer("e", "bert", [[1, 2, 3]])

@@ -10,13 +10,16 @@ import pytest
 from serving.engine import PassEngine
 from serving.engine.scheduler import Limits
 from serving.engine.step import PassResult
+from serving.parallel.layout import Layout
 from serving.worker.book import Held
-from serving.worker.front import FromController
+from serving.worker.device_runner import Worked
+from serving.worker.front import FromController, FromMember
 from serving.worker.leader import Leader
 from serving.worker.member import encode
-from serving.worker.messages import Infer, StepResult, Stop
+from serving.worker.messages import Infer, StageDone, Stop
 
 WAIT_S = 10.0
+STEP_S = 0.25
 
 
 class FirstStage:
@@ -28,7 +31,7 @@ class FirstStage:
     def run(self, step):
         self.computes.put(step)
         assert self.may_go.acquire(timeout=WAIT_S)
-        return SimpleNamespace(result=None)
+        return Worked(None, STEP_S)
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def world():
         fail=lambda reason: None,
     )
     stage = FirstStage()
-    leader = Leader(SimpleNamespace(group="g", layout=SimpleNamespace(devices=2)), front, stage)
+    leader = Leader(SimpleNamespace(group="g", layout=Layout(tp=1, pp=3, rank=0)), front, stage)
     engine = PassEngine("m", 100, 16, 2, stages=2, limits=Limits(64, 1))
     leader._book.expect("m")
     leader._book.add("m", Held(engine, engine.begin))
@@ -56,7 +59,8 @@ def world():
 
 
 def made(step):
-    return StepResult(encode(PassResult(step.number, "m", np.zeros((1, 2), np.float32))))
+    result = PassResult(step.number, "m", np.zeros((1, 2), np.float32))
+    return StageDone("m", 2, 3 * STEP_S, encode(result))
 
 
 def test_a_result_is_told_while_the_first_stage_computes_the_next_step(world):
@@ -65,18 +69,27 @@ def test_a_result_is_told_while_the_first_stage_computes_the_next_step(world):
     first = world.stage.computes.get(timeout=WAIT_S)
     world.stage.may_go.release()
     second = world.stage.computes.get(timeout=WAIT_S)
-    assert world.front.on_result(made(first))  # the stage still computes
+    assert world.front.on_stage(made(first))  # the stage still computes
     assert [one.request for one in world.told.get(timeout=WAIT_S).outputs] == ["a"]
-    assert world.front.on_result(made(second))
+    assert world.front.on_stage(made(second))
     assert [one.request for one in world.told.get(timeout=WAIT_S).outputs] == ["b"]
+
+
+def test_every_stage_says_how_long_it_computed(world):
+    world.inbox.put(FromController(Infer("a", "m", [[1, 2, 3]])))
+    step = world.stage.computes.get(timeout=WAIT_S)
+    world.inbox.put(FromMember(1, StageDone("m", 1, 2 * STEP_S)))
+    world.inbox.put(FromMember(2, made(step)))
+    world.stage.may_go.release()
+    assert world.told.get(timeout=WAIT_S).state.busy_s == (STEP_S, 2 * STEP_S, 3 * STEP_S)
 
 
 def test_a_result_waits_its_turn_behind_what_came_before(world):
     world.inbox.put(FromController(Infer("a", "m", [[1, 2, 3]])))
     step = world.stage.computes.get(timeout=WAIT_S)
     world.inbox.put(FromController(Infer("b", "m", [[1, 2, 3]])))
-    assert not world.front.on_result(made(step)), "something has come before it"
+    assert not world.front.on_stage(made(step)), "something has come before it"
     world.stage.may_go.release()
     world.stage.computes.get(timeout=WAIT_S)
-    assert world.front.on_result(made(step))
+    assert world.front.on_stage(made(step))
     assert [one.request for one in world.told.get(timeout=WAIT_S).outputs] == ["a"]

@@ -15,6 +15,8 @@ from serving.worker.messages import ModelSpec
 LAYERS, EXPERTS = 4, 16
 LOWER, UPPER = list(range(EXPERTS // 2)), list(range(EXPERTS // 2, EXPERTS))
 ONE_WAY, THE_OTHER = [[LOWER, UPPER]] * LAYERS, [[[*UPPER, 0], [*LOWER, EXPERTS - 1]]] * LAYERS
+SHORT_S = 0.01
+"""Nobody reads a pause so short, whatever a step takes on a fast machine."""
 ENDLESS = SamplingParams(max_tokens=200, temperature=0.0, ignore_eos=True)
 
 
@@ -57,4 +59,4 @@ def test_no_token_waits_for_experts_that_move(tmp_path):
         # And a few steps further: the first with the new places must not wait for anything either.
         during = sorted(gap for gap, at in gaps if began < at and at - gap < ended + 5 * calm)
         assert during[-1] < max((ended - began) / 4, 10 * calm)
-        assert during[int(0.95 * len(during))] < 5 * calm
+        assert during[int(0.95 * len(during))] < max(5 * calm, SHORT_S)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,6 +73,7 @@ def load(
 
     from loadgen.client.limits import Limits
     from loadgen.client.open_file_limit import room_for
+    from loadgen.client.search import search
     from loadgen.load_test import LoadTest, look_at
     from loadgen.named_traces import find_trace
     from loadgen.option_text import seconds, share
@@ -111,9 +113,11 @@ def load(
     wanted = share(at or "99%", "--at")
     target = look_at(test)
     if find_max_rate:
-        outcome, found = _search(test, target, traffic, wanted, is_shown=not json)
+        on_probe = _say_probe if not json or sys.stderr.isatty() else None
+        searched = search(partial(_run, test, target), traffic, wanted, on_probe)
+        outcome, found = searched.outcome, searched.found
     else:
-        outcome = _run(test, target, traffic, is_shown=True)
+        outcome = _run(test, target, traffic)
     _tell(outcome, found, json)
     if requests is not None:
         outcome.columns.write(requests)
@@ -126,43 +130,29 @@ def load(
             write_file(report, page.html().encode())
         if png is not None:
             write_file(png, page.png())
-    if outcome.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if not outcome.summary.valid and found is None:
-        raise typer.Exit(1)
+    if code := _exit_code(outcome, found):
+        raise typer.Exit(code)
 
 
-def _run(test: LoadTest, target: Target, traffic: TrafficOptions, is_shown: bool) -> Outcome:
+def _run(test: LoadTest, target: Target, traffic: TrafficOptions) -> Outcome:
     from loadgen.client.run import run_once
     from loadgen.report.progress import progress
 
-    with progress(is_shown) as watcher:
+    with progress() as watcher:
         return run_once(test, target, traffic, watcher)
 
 
-def _search(
-    test: LoadTest, target: Target, traffic: TrafficOptions, at: float, is_shown: bool
-) -> tuple[Outcome, MaxRate]:
-    """The outcome at the largest rate held (of the last probe, if none was), and the search."""
-    from loadgen.max_rate import Judged, find_max_rate
-    from loadgen.option_text import number
+def _exit_code(outcome: Outcome, found: MaxRate | None) -> int:
+    if outcome.interrupted or (found is not None and found.limited_by == "interrupt"):
+        return INTERRUPTED
+    is_good = outcome.summary.valid if found is None else found.rate is not None
+    return 0 if is_good else 1
+
+
+def _say_probe(rate_per_s: float, share: float) -> None:
     from loadgen.report.text import percent
-    from loadgen.traffic_options import RATE
 
-    outcomes: dict[float, Outcome] = {}
-
-    def probe(rate: float) -> Judged:
-        outcome = _run(test, target, replace(traffic, rate=repr(rate)), is_shown)
-        if outcome.interrupted:
-            raise KeyboardInterrupt
-        outcomes[rate], summary = outcome, outcome.summary
-        share = summary.attainment if traffic.slo else summary.goodput / summary.drawn_rate
-        if is_shown:
-            typer.echo(f"{rate:.4g}/s: {percent(share)} within goals", err=True)
-        return Judged(share, summary.valid)
-
-    found = find_max_rate(probe, number(traffic.rate or RATE, "--rate"), at)
-    return outcomes[found.rate if found.rate is not None else found.probes[-1].rate], found
+    typer.echo(f"{rate_per_s:.4g}/s: {percent(share)} within goals", err=True)
 
 
 def _tell(outcome: Outcome, found: MaxRate | None, json: bool) -> None:

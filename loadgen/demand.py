@@ -4,7 +4,8 @@ dealt to any number of senders by index, so that what they send together is the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadgen import checks, option_text
 from loadgen.arrivals import Times
-from loadgen.errors import TrafficError
+from loadgen.errors import NoRequestsError, TrafficError
 from loadgen.named_traces import find_trace
 from loadgen.servegen import read_servegen, read_servegen_tokens
 from loadgen.spec import traffic_from_spec
@@ -24,6 +25,14 @@ from loadgen.tokens import Counts, TokenModel
 from loadgen.traces import npz_fields
 from loadgen.traffic_options import DURATION, OUTPUT_TOKENS, PROMPT_TOKENS, TrafficOptions
 from loadgen.workload import Arrivals
+
+_OPTIONS = {
+    "start": "--trace-start",
+    "duration": "--duration",
+    "rate_scale": "--rate-scale",
+    "cv_scale": "--cv-scale",
+}
+"""By the part of a replay's description that each becomes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +81,7 @@ def make_demand(options: TrafficOptions, models: Sequence[TargetModel]) -> Deman
     arrival = np.concatenate([stage.start_s + part.arrival for stage, part in zip(stages, parts, strict=True)])
     model = np.concatenate([part.model for part in parts])
     if not arrival.size:
-        raise TrafficError("--rate: no request falls into the duration; give a higher rate or a longer --duration")
+        raise NoRequestsError(_why_none(options))
     prompt, output = _tokens(options, models, parts, model)
     prompt, output, shortened = _fitted(models, model, prompt, output)
     return Demand(
@@ -113,21 +122,50 @@ def _drawn(stage: Stage, shares: dict[str, float], seed: int) -> Arrivals:
 
 def _replayed(options: TrafficOptions, names: Sequence[str]) -> Arrivals:
     rate, cv = options.rate_scale or "1", options.cv_scale or "1"
+    path = find_trace(options.trace).requests
+    is_servegen = _is_servegen(path)
+    if is_servegen:
+        _check_clients(path, len(names))
+    if options.mix and path.suffix == ".npz":
+        raise TrafficError("--mix: this trace itself says what each model gets; leave it out")
     spec: dict[str, object] = {
         "kind": "replay",
-        "trace": find_trace(options.trace).requests,
+        "trace": path,
         "seed": options.seed,
         "duration": option_text.seconds(options.duration or DURATION, "--duration"),
         "rate_scale": checks.positive(option_text.number(rate, "--rate-scale"), "--rate-scale", 1e6),
         "cv_scale": checks.positive(option_text.number(cv, "--cv-scale"), "--cv-scale", checks.MAX_CV),
     }
     if options.trace_start:
-        spec["start"] = option_text.seconds(options.trace_start, "--trace-start")
+        spec["start"] = option_text.seconds(options.trace_start, "--trace-start", from_zero=True)
     if options.mix:
         spec["split"] = {"shares": list(_shares(options.mix, names).values())}
-    if not _is_servegen(spec["trace"]):
+    if not is_servegen:
         spec["resample"] = float(rate) != 1 or float(cv) != 1
-    return traffic_from_spec(spec, names)
+    with _naming_options():
+        return traffic_from_spec(spec, names)
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """What is wrong with a part of the description is told of the option that it came from."""
+    try:
+        yield
+    except TrafficError as error:
+        part, colon, rest = str(error).partition(": ")
+        raise TrafficError(f"{_OPTIONS.get(part, part)}{colon}{rest}") from None
+
+
+def _check_clients(path: Path, models: int) -> None:
+    clients = read_servegen(path).client_id.size
+    if models > clients:
+        raise TrafficError(f"--models: {models} models get traffic, but the trace has {clients} clients; name fewer")
+
+
+def _why_none(options: TrafficOptions) -> str:
+    if not options.trace:
+        return "--rate: no request falls into the duration; give a higher rate or a longer --duration"
+    return "--trace: has no request in the part that is played; give another --trace-start or a longer --duration"
 
 
 def _trace_stage(options: TrafficOptions, part: Arrivals) -> Stage:
@@ -183,8 +221,8 @@ def _client_tokens(options: TrafficOptions, names: Sequence[str]) -> dict[int, T
     return {index: lengths[int(client)] for index, client in enumerate(clients) if int(client) in lengths}
 
 
-def _is_servegen(path: object) -> bool:
-    return isinstance(path, Path) and path.suffix == ".npz" and bool(npz_fields(path, (), ("window_start_s",)))
+def _is_servegen(path: Path) -> bool:
+    return path.suffix == ".npz" and bool(npz_fields(path, (), ("window_start_s",)))
 
 
 def _fitted(

@@ -3,3 +3,7 @@
 
 class TrafficError(ValueError):
     """Traffic that cannot be made or read. One line: what is wrong, where, what would be right."""
+
+
+class NoRequestsError(TrafficError):
+    """So little traffic was asked for that none was drawn."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from loadgen.client.limits import Limits
@@ -14,6 +15,8 @@ from loadgen.target.models import TargetModel, choose_models
 from loadgen.target.prompts import SAMPLE, Prompts, make_prompts
 from loadgen.target.url import TargetUrl
 from loadgen.traffic_options import TrafficOptions
+
+_NO_TPOT = "has a TPOT, which answers that come whole do not show; leave it or --no-stream out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,8 @@ class LoadTest:
     def __post_init__(self) -> None:
         if not all("!" <= letter <= "~" for letter in self.api_key):
             raise TrafficError("--api-key: has letters that no header can carry; give the key alone")
+        if not self.stream and self.goodput is not None and math.isfinite(self.goodput.tpot_s):
+            raise TrafficError(f"--goodput: {_NO_TPOT}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +54,10 @@ def look_at(test: LoadTest) -> Target:
     listed = list_models(test.url, test.api_key)
     models = choose_models(listed, traffic.models, traffic.mix, traffic.kind, test.url.base)
     prompts = [make_prompts(traffic.seed, tokens_of(test.url, model.name, SAMPLE, test.api_key)) for model in models]
-    return Target(tuple(models), tuple(slo_goals(traffic.slo, models)), tuple(prompts))
+    slo = slo_goals(traffic.slo, models)
+    if not test.stream and any(math.isfinite(goal.tpot_s) for goal in slo):
+        raise TrafficError(f"--slo: {_NO_TPOT}")
+    return Target(tuple(models), tuple(slo), tuple(prompts))
 
 
 def make_asks(test: LoadTest, target: Target, demand: Demand) -> Asks:

@@ -13,8 +13,11 @@ from locust import LoadTestShape, User, constant, task
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadgen.swarm.arguments import add_arguments
-from loadgen.swarm.conductor import MESSAGE, Conductor, prepare
+from loadgen.swarm.conductor import Conductor
+from loadgen.swarm.messages import SHARE
+from loadgen.swarm.prepared import prepare
 from loadgen.swarm.web_page import extend_page
+from loadgen.swarm.worker import Worker
 
 events: Any = locust.events
 events.init_command_line_parser.add_listener(add_arguments)
@@ -47,20 +50,29 @@ class Sweep(LoadTestShape):
 
 
 def on_init(environment: Any, **_: Any) -> None:
+    if isinstance(environment.runner, WorkerRunner):
+        _work(environment)
+    else:
+        _conduct(environment)
+
+
+def _work(environment: Any) -> None:
+    worker = Worker(environment)
+    environment.runner.register_message(SHARE, lambda environment, msg, **_: worker.take_share(msg.data))
+    events.report_to_master.add_listener(lambda client_id, data: worker.report(data))
+    events.test_stop.add_listener(lambda environment, **_: worker.stop())
+
+
+def _conduct(environment: Any) -> None:
     conductor = Conductor(environment)
-    runner = environment.runner
-    events.test_stop.add_listener(lambda environment, **_: conductor.stop())
-    if isinstance(runner, WorkerRunner):
-        runner.register_message(MESSAGE, lambda environment, msg, **_: conductor.take_share(msg.data))
-        events.report_to_master.add_listener(lambda client_id, data: conductor.report(data))
-        return
     if environment.web_ui is None:
         conductor.check()
     else:
-        extend_page(environment, prepare)
-    if isinstance(runner, MasterRunner):
+        extend_page(environment, prepare, conductor.span_s)
+    if isinstance(environment.runner, MasterRunner):
         events.worker_report.add_listener(lambda client_id, data: conductor.take_report(client_id, data))
     events.test_start.add_listener(lambda environment, **_: conductor.start())
+    events.test_stop.add_listener(lambda environment, **_: conductor.stop())
     environment.shape_class.conductor = conductor
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
+from loadgen.errors import NoRequestsError
+
 PRECISION = 0.05
 _MOST_PROBES = 24
 _TRIES = 3
-_LEAST = 4096
+_LEAST_PART = 4096
 """Below this part of the first rate nothing is looked for."""
+LEAST_REQUESTS = 10
+"""Nor where fewer than this are expected in a run."""
 
 
 @dataclass(frozen=True)
@@ -35,35 +40,50 @@ class MaxRate(msgspec.Struct, frozen=True):
     at: float
     """Share of requests that must be within the goals."""
     limited_by: str
-    """"server": a rate a little above was not held; "generator": above it the generator could not keep up."""
+    """"server": a rate a little above was not held; "generator": above it the generator could not keep up;
+    "interrupt": the search was ended before it knew."""
     probes: list[Probe]
 
 
-def find_max_rate(probe: Callable[[float], Judged], start_per_s: float, at: float) -> MaxRate:
-    """`probe` runs a test at a rate. Ends when the next rate not held is within PRECISION of the largest held."""
+def find_max_rate(
+    probe: Callable[[float], Judged | None], start_per_s: float, at: float, least_per_s: float = 0.0
+) -> MaxRate:
+    """`probe` runs a test at a rate; None when it was interrupted. Ends when the next rate not held is within PRECISION
+    of the largest held, or when `least_per_s` is not held."""
     probes: list[Probe] = []
-    held, missed = 0.0, float("inf")
-    rate = start_per_s
+    held, missed = 0.0, math.inf
+    rate, least, ended = start_per_s, max(least_per_s, start_per_s / _LEAST_PART), ""
     while len(probes) < _MOST_PROBES:
-        judged = _tried(probe, rate)
+        try:
+            judged = _tried(probe, rate)
+        except NoRequestsError:
+            if not probes:
+                raise
+            break
+        if judged is None:
+            ended = "interrupt"
+            break
         is_held = judged.valid and judged.share >= at
         probes.append(Probe(rate, judged.share, judged.valid, is_held))
-        if is_held:
-            held = rate
-        else:
-            missed = rate
-        if missed <= held * (1 + PRECISION) or (not held and missed < start_per_s / _LEAST):
+        held, missed = (rate, missed) if is_held else (held, rate)
+        if missed <= held * (1 + PRECISION) or (not held and missed <= least):
             break
-        rate = held * 2 if missed == float("inf") else (missed / 2 if not held else (held + missed) / 2)
+        rate = _next_rate(held, missed, least)
     first_missed = [one for one in probes if one.rate == missed]
     limited_by = "generator" if first_missed and not first_missed[0].valid else "server"
-    return MaxRate(held or None, at, limited_by, probes)
+    return MaxRate(held or None, at, ended or limited_by, probes)
 
 
-def _tried(probe: Callable[[float], Judged], rate_per_s: float) -> Judged:
+def _next_rate(held: float, missed: float, least: float) -> float:
+    if math.isinf(missed):
+        return held * 2
+    return (held + missed) / 2 if held else max(missed / 2, least)
+
+
+def _tried(probe: Callable[[float], Judged | None], rate_per_s: float) -> Judged | None:
     """Once more when the generator was held up: it may have been by chance."""
     for _ in range(_TRIES - 1):
         judged = probe(rate_per_s)
-        if judged.valid:
+        if judged is None or judged.valid:
             return judged
     return probe(rate_per_s)

@@ -33,13 +33,16 @@ def whole(text: str, where: str, low: int, high: int) -> int:
     return checks.whole(value, where, low, high)
 
 
-def seconds(text: str, where: str, unit_s: float = 1.0) -> float:
-    """A time above 0; `unit_s` is meant where none is typed."""
+def seconds(text: str, where: str, unit_s: float = 1.0, *, from_zero: bool = False) -> float:
+    """A time above 0, or from 0; `unit_s` is meant where none is typed."""
     match = _TIME.fullmatch(text.strip())
     factor = None if match is None else _UNITS.get(match[2].lower(), unit_s if not match[2] else None)
     if match is None or factor is None:
         raise TrafficError(f"{where}: {checks.shown(text)} is not a time; give one, such as 200ms or 60s")
-    return checks.positive(number(match[1], where) * factor, where, checks.MAX_DURATION_S)
+    value = number(match[1], where) * factor
+    if from_zero:
+        return checks.within(value, where, 0, checks.MAX_DURATION_S)
+    return checks.positive(value, where, checks.MAX_DURATION_S)
 
 
 def share(text: str, where: str) -> float:

@@ -7,13 +7,15 @@ import contextlib
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from loadgen.client.addresses import addresses_of
 from loadgen.client.limits import Limits
 from loadgen.client.pacer import Pacer
 from loadgen.client.pool import Pool
 from loadgen.demand import Demand
+from loadgen.overrun import Overrun, is_too_far_behind
 from loadgen.results.record import NOT_SENT, Record
 from loadgen.target.asks import Ask, Asks
 from loadgen.target.url import TargetUrl
@@ -37,6 +39,8 @@ class Tally:
     answered: int = 0
     other: int = 0
     elapsed_s: float = 0.0
+    behind_s: float = 0.0
+    """From when the request that goes out next was due."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Driven:
     records: list[Record]
     cpu_share: float
     interrupted: bool
+    overrun: Overrun | None = None
+    """The generator stopped: it was too far behind."""
 
 
 OnProgress = Callable[[Tally, list[Record]], None]
@@ -58,14 +64,16 @@ async def drive(
     stop: asyncio.Event | None = None,
 ) -> Driven:
     """All requests of the demand, answered or given up; with `stop` set, those that were due until then."""
+    addresses = await addresses_of(url)
     with _few_pauses():
-        return await _Run(url, demand, asks, limits, on_progress, stop or asyncio.Event()).run()
+        return await _Run(url, addresses, demand, asks, limits, on_progress, stop or asyncio.Event()).run()
 
 
 class _Run:
     def __init__(
         self,
         url: TargetUrl,
+        addresses: Sequence[str],
         demand: Demand,
         asks: Asks,
         limits: Limits,
@@ -80,7 +88,9 @@ class _Run:
         self._tally = Tally(len(demand))
         self._start_s = time.monotonic() + _LEAD_S
         self._cpu_share = 0.0
-        self._pool = Pool(url, limits, self._now, self._ended_one)
+        self._next_due_s: float | None = None
+        self._overrun: Overrun | None = None
+        self._pool = Pool(url, limits, self._now, self._ended_one, addresses)
 
     async def run(self) -> Driven:
         work = asyncio.create_task(self._work())
@@ -94,7 +104,7 @@ class _Run:
         await self._pool.close()
         if not interrupted:
             work.result()
-        return Driven(self._records, self._cpu_share, interrupted)
+        return Driven(self._records, self._cpu_share, interrupted, self._overrun)
 
     async def _work(self) -> None:
         cpu = time.process_time()
@@ -106,12 +116,16 @@ class _Run:
         demand, pacer, pool = self._demand, Pacer(), self._pool
         made: deque[Ask] = deque()
         try:
-            for row, due in enumerate(demand.arrival_s.tolist()):
+            for row in range(len(demand)):
+                due = self._next_due_s = float(demand.arrival_s[row])
+                if self._gives_up(self._now() - due):
+                    return
                 record = Record(row, int(demand.model[row]), int(demand.stage[row]), due)
                 if not made:
                     made.append(self._asks.make(row))
                 while len(made) < min(_AHEAD, len(demand) - row) and self._now() + _SPARE_S < due:
                     made.append(self._asks.make(row + len(made)))
+                    await asyncio.sleep(0)  # answers are read in between
                 await pacer.until(self._start_s + due)
                 self._records.append(record)
                 if pool.open < self._limits.open:
@@ -121,9 +135,17 @@ class _Run:
                     record.reason = NOT_SENT
                 # Answers are read in between, even when the next request is due already.
                 await asyncio.sleep(0)
+            self._next_due_s = None
             await pacer.until(self._start_s + demand.duration_s)
         finally:
             pacer.close()
+
+    def _gives_up(self, behind_s: float) -> bool:
+        if is_too_far_behind(behind_s, self._demand.duration_s):
+            sent = sum(record.reason != NOT_SENT for record in self._records)
+            self._overrun = Overrun(sent, self._now(), behind_s)
+            self._next_due_s = None
+        return self._overrun is not None
 
     def _ended_one(self, record: Record) -> None:
         if self._on_progress is not None:
@@ -140,6 +162,7 @@ class _Run:
             tally.answered += answered
             tally.other += len(recent) - answered
             tally.sent, tally.open, tally.elapsed_s = len(self._records), self._pool.open, max(self._now(), 0.0)
+            tally.behind_s = 0.0 if self._next_due_s is None else max(self._now() - self._next_due_s, 0.0)
             self._on_progress(tally, recent)
 
     def _now(self) -> float:

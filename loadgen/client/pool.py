@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from loadgen.client.limits import Limits
@@ -24,11 +24,15 @@ OnEnd = Callable[[Record], None]
 
 
 class Pool:
-    def __init__(self, url: TargetUrl, limits: Limits, now: Callable[[], float], on_end: OnEnd) -> None:
-        """`now`: seconds since the test began. `on_end` gets each record when its request has come to an end."""
+    def __init__(
+        self, url: TargetUrl, limits: Limits, now: Callable[[], float], on_end: OnEnd, addresses: Sequence[str]
+    ) -> None:
+        """`now`: seconds since the test began. `on_end` gets each record when its request has come to an end.
+        `addresses`: of the host, the first that answers is connected to."""
         self._url, self._limits, self.now, self._on_end = url, limits, now, on_end
         self._host = f"host: {url.host_header}\r\n"
         self._ssl = ssl.create_default_context() if url.is_secure else None
+        self._addresses = list(addresses)
         self._idle: list[_Connection] = []
         self._exchanges: dict[_Exchange, None] = {}
         """Open ones, by when they were sent."""
@@ -84,19 +88,28 @@ class Pool:
         self._idle.append(connection)
 
     async def _connect(self, exchange: _Exchange, message: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        name = self._url.host if self._ssl is not None else None
-        try:
-            _, connection = await loop.create_connection(
-                lambda: _Connection(self), self._url.host, self._url.port, ssl=self._ssl, server_hostname=name
-            )
-        except OSError:
+        connection = await self._connected()
+        if connection is None:
             exchange.fail("no-connection")
-            return
-        if exchange.is_over:  # given up meanwhile
+        elif exchange.is_over:  # given up meanwhile
             self._idle.append(connection)
         else:
             connection.send(exchange, message)
+
+    async def _connected(self) -> _Connection | None:
+        """To the first address that answers, from then on asked first; None when none does."""
+        loop = asyncio.get_running_loop()
+        name = self._url.host if self._ssl is not None else None
+        for address in list(self._addresses):
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), address, self._url.port, ssl=self._ssl, server_hostname=name
+                )
+            except OSError:
+                continue
+            self._addresses.sort(key=lambda one: one != address)
+            return connection
+        return None
 
     async def _sweep(self) -> None:
         """Ends what takes too long, and connections that were idle for long."""

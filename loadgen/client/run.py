@@ -44,6 +44,7 @@ def run_once(
             url=test.url.base,
             generator_cpu=driven.cpu_share,
             interrupted=driven.interrupted,
+            overrun=driven.overrun,
         )
         return Outcome(demand, columns, summary, driven.interrupted)
 

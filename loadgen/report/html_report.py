@@ -9,7 +9,7 @@ from loadgen.client.run import Outcome
 from loadgen.errors import TrafficError
 from loadgen.max_rate import MaxRate
 from loadgen.report import plots
-from loadgen.report.text import part_rows, percent, spread_rows
+from loadgen.report.text import max_rate_words, part_rows, percent, spread_rows
 from reports import Page
 
 
@@ -30,8 +30,7 @@ def make_report(outcome: Outcome, found: MaxRate | None, command: str) -> Page:
         ]
     )
     if found is not None:
-        said = "none that was tried" if found.rate is None else f"{found.rate:.4g} requests per second"
-        page.heading("Largest rate held", f"At {percent(found.at)}: {said}; limited by the {found.limited_by}.")
+        page.heading("Largest rate held", f"At {percent(found.at)}: {max_rate_words(found)}.")
         page.figure(plots.share_of_probes(found.probes, found.at))
     page.heading("Times", "Counted from when a request was due, not from when it was sent.")
     _table(page, spread_rows(summary))

@@ -12,11 +12,13 @@ from loadgen.client.open_loop import OnProgress, Tally
 from loadgen.demand import Demand
 from loadgen.results.record import Record
 
+_SHOWN_BEHIND_S = 0.1
+
 
 @contextmanager
-def progress(is_wanted: bool) -> Iterator[Callable[[Demand], OnProgress] | None]:
+def progress() -> Iterator[Callable[[Demand], OnProgress] | None]:
     """Gives what makes the watcher of a run; None when nobody looks."""
-    if not is_wanted or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -43,6 +45,8 @@ def _note(tally: Tally, recent: list[Record], demand: Demand) -> str:
     took = [record.done_s - record.due_s for record in recent if not record.reason]
     shown = f"{tally.elapsed_s:.0f}/{demand.duration_s:.0f} s  sent {tally.sent}  open {tally.open}"
     shown += f"  answered {tally.answered}  not {tally.other}"
+    if tally.behind_s >= _SHOWN_BEHIND_S:
+        shown += f"  {tally.behind_s:.1f} s behind"
     if took:
         p50, p99 = np.percentile(took, (50, 99)) * 1e3
         shown += f"  p50 {p50:.0f} ms  p99 {p99:.0f} ms"

@@ -10,6 +10,10 @@ from loadgen.results.summary import Summary
 
 _SPREADS = ("latency", "ttft", "tpot", "itl", "lag")
 _SHOWN = (("latency", "p50"), ("latency", "p99"), ("ttft", "p99"), ("tpot", "p99"))
+_LIMITS = {
+    "generator": " (the generator, not the server, sets this limit)",
+    "interrupt": " (so far: the search was interrupted)",
+}
 _HEADER = ("requests", "rate", "cv", "attainment", "goodput", "refused", "failed", "p50", "p99", "TTFT p99", "TPOT p99")
 _NAMES = {"latency": "latency", "ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "lag": "generator lag"}
 
@@ -46,9 +50,16 @@ def max_rate_text(found: MaxRate) -> str:
     for probe in found.probes:
         held = "yes" if probe.held else "no" if probe.valid else "no: the generator could not keep up"
         rows.append([f"{probe.rate:.4g}/s", percent(probe.share), held])
-    said = f"{found.rate:.4g}/s" if found.rate is not None else "none that was tried"
-    why = " (the generator, not the server, sets this limit)" if found.limited_by == "generator" else ""
-    return "\n".join([*columns(rows), f"largest rate held at {percent(found.at)}: {said}{why}"])
+    return "\n".join([*columns(rows), f"largest rate held at {percent(found.at)}: {max_rate_words(found)}"])
+
+
+def max_rate_words(found: MaxRate) -> str:
+    if found.rate is not None:
+        said = f"{found.rate:.4g}/s"
+    else:
+        least = min(probe.rate for probe in found.probes)
+        said = f"none; not even {least:.4g}/s, the least tried, was held"
+    return said + _LIMITS.get(found.limited_by, "")
 
 
 def part_rows(title: str, parts: Iterable[tuple[str, Part]]) -> list[list[str]]:
@@ -86,10 +97,14 @@ def milliseconds(spread: Spread | None, at: str) -> str:
     return "" if spread is None else f"{getattr(spread, at) * 1e3:.1f} ms"
 
 
-def _cv(part: Part) -> str:
-    if part.cv is None or part.drawn_cv is None:
+def _cv(summary: Summary) -> str:
+    """What is asked is each model's, what is sent and drawn is of all requests as one stream."""
+    if summary.cv is None or summary.drawn_cv is None:
         return "not to be told from so few"
-    return f"{part.cv:.3f} sent ({part.asked.cv} asked, {part.drawn_cv:.3f} drawn)"
+    if len(summary.models) == 1:
+        return f"{summary.cv:.3f} sent ({summary.asked.cv} asked, {summary.drawn_cv:.3f} drawn)"
+    together = f"{summary.cv:.3f} sent ({summary.drawn_cv:.3f} drawn) of all models together"
+    return f"{together}; asked of each model: {summary.asked.cv}"
 
 
 def spread_rows(part: Part) -> list[list[str]]:

@@ -12,6 +12,8 @@ NOT_SENT = "not-sent"
 REFUSAL_STATUSES = (429, 503)
 REFUSALS = ("refused", "expired", "no-replica", "queue-full")
 """Codes that mean the same when they come after a stream has begun."""
+FAILURES = ("failed", "unavailable", "internal", "cancelled")
+"""Codes of what broke or ended it, whatever HTTP status they come with."""
 
 
 @dataclass(slots=True)
@@ -42,7 +44,10 @@ class Record:
 
     @property
     def is_refused(self) -> bool:
-        return bool(self.reason) and (self.status in REFUSAL_STATUSES or self.reason in REFUSALS)
+        """By the server's code where it is one that is known, else by HTTP's status."""
+        if self.reason in REFUSALS:
+            return True
+        return bool(self.reason) and self.reason not in FAILURES and self.status in REFUSAL_STATUSES
 
     @property
     def lag_s(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.demand import Demand
+from loadgen.overrun import Overrun
 from loadgen.results.columns import Columns
 from loadgen.results.figures import Part, parts_of
 from loadgen.results.goals import Goal
@@ -39,10 +40,11 @@ def summarise(
     url: str,
     generator_cpu: float,
     interrupted: bool = False,
+    overrun: Overrun | None = None,
 ) -> Summary:
     parts = parts_of(columns, demand, slo, goodput)
     whole, models = parts.whole, parts.models
-    because = why_invalid(whole, columns.unsent, interrupted)
+    because = why_invalid(whole, columns.unsent, interrupted, overrun)
     worst = min(models, key=lambda name: models[name].attainment)
     return Summary(
         **{field: getattr(whole, field) for field in Part.__struct_fields__},
@@ -60,9 +62,11 @@ def summarise(
     )
 
 
-def why_invalid(whole: Part, not_sent: int, interrupted: bool) -> list[str]:
+def why_invalid(whole: Part, not_sent: int, interrupted: bool, overrun: Overrun | None = None) -> list[str]:
     because = []
-    if whole.lag is not None and whole.lag.p99 > LAG_LIMIT_S:
+    if overrun is not None:
+        because.append(str(overrun))
+    elif whole.lag is not None and whole.lag.p99 > LAG_LIMIT_S:
         because.append(
             f"the generator could not keep up: p99 of its lag is {whole.lag.p99 * 1e3:.1f} ms, over "
             f"{LAG_LIMIT_S * 1e3:g} ms; lower the rate, or split it over several (Locust's workers)"

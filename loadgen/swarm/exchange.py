@@ -15,6 +15,8 @@ from loadgen.target.answers import Reading
 from loadgen.target.asks import Ask
 from loadgen.target.url import TargetUrl
 
+INTERRUPTED = "interrupted"
+
 
 class Exchange:
     """Keeps the connections to one server."""
@@ -45,7 +47,7 @@ class Exchange:
         except (OSError, HTTPParseError):
             reading.fail("disconnected", self._now())
         except gevent.GreenletExit:
-            reading.fail("interrupted", self._now())
+            reading.fail(INTERRUPTED, self._now())
 
     def close(self) -> None:
         self._client.close()

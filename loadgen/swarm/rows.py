@@ -4,7 +4,8 @@ POST  MODEL     all requests; percentiles are of answered ones; failures by the 
 TTFT, TPOT, ITL MODEL    milliseconds, of streamed answers
 SLO   MODEL     all requests; a failure is one not answered within its goals: attainment is 1 - failures,
                 goodput is requests/s - failures/s
-STAGE RATE, CV  the same for each step of a sweep
+GOODPUT MODEL   the same by the goals of --goodput, when they are given
+STAGE, GOODPUT NUMBER: RATE, CV    the same for each step of a sweep
 LAG   sender    from due to sent
 """
 
@@ -17,8 +18,15 @@ from typing import Any
 from loadgen.demand import Demand
 from loadgen.results.goals import Goal
 from loadgen.results.record import Record
+from loadgen.stages import Stage
 
 MISSED = "missed its SLO"
+
+
+def stage_names(stages: Sequence[Stage]) -> list[str]:
+    """Of one length, so that Locust sorts them as they come; steps of the same rate and cv keep apart."""
+    digits = len(str(len(stages)))
+    return [f"{at:0{digits}}: {stage.label}" for at, stage in enumerate(stages, 1)]
 
 
 class NotAnswered(Exception):  # noqa: N818  (it says what happened)
@@ -30,7 +38,8 @@ class Rows:
 
     def __init__(self, environment: Any, demand: Demand, slo: Sequence[Goal], goodput: Goal | None) -> None:
         self._environment, self._demand, self._slo = environment, demand, slo
-        self._goals = slo if goodput is None else [goodput] * len(slo)
+        self._goodput = goodput
+        self._stages = stage_names(demand.stages) if len(demand.stages) > 1 else []
 
     def add(self, record: Record) -> None:
         demand = self._demand
@@ -49,19 +58,19 @@ class Rows:
         self._log("TPOT", name, record.tpot_s)
         for gap in record.gaps_s:
             self._log("ITL", name, gap)
-        took, met = record.latency_s, self._slo[record.model].is_met(record)
-        self._judge("SLO", name, took, met)
-        if self._goals is not self._slo:
-            self._judge("GOODPUT", name, took, self._goals[record.model].is_met(record))
-        if len(demand.stages) > 1:
-            self._judge("STAGE", demand.stages[record.stage].label, took, met)
+        self._judge("SLO", name, record, self._slo[record.model])
+        if self._stages:
+            self._judge("STAGE", self._stages[record.stage], record, self._slo[record.model])
+        if self._goodput is not None:
+            for part in (name, *self._stages[record.stage : record.stage + 1]):
+                self._judge("GOODPUT", part, record, self._goodput)
 
     def _log(self, kind: str, name: str, value_s: float) -> None:
         if not math.isnan(value_s):
             self._environment.stats.get(name, kind).log(value_s * 1e3, 0)
 
-    def _judge(self, kind: str, name: str, took_s: float, is_met: bool) -> None:
-        entry = self._environment.stats.get(name, kind)
+    def _judge(self, kind: str, name: str, record: Record, goal: Goal) -> None:
+        entry, took_s = self._environment.stats.get(name, kind), record.latency_s
         entry.log(None if math.isnan(took_s) else took_s * 1e3, 0)
-        if not is_met:
+        if not goal.is_met(record):
             entry.log_error(MISSED)

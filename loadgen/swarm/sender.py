@@ -11,6 +11,7 @@ from loadgen.client.limits import Limits
 from loadgen.client.pacer import EARLY_S
 from loadgen.demand import Demand
 from loadgen.kernel_timer import make_kernel_timer
+from loadgen.overrun import Overrun, is_too_far_behind
 from loadgen.results.record import NOT_SENT, Record
 from loadgen.swarm.exchange import Exchange, Stopwatch
 from loadgen.target.asks import Ask, Asks
@@ -21,7 +22,7 @@ _READABLE = 1
 
 
 class Sender:
-    """Begins at once; `is_done` when all its requests have come to an end."""
+    """Begins at once; `is_done` when all its requests have come to an end, or what it sent until too far behind."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Sender:
         self._exchange = Exchange(url, limits, clock)
         self._open: set[gevent.Greenlet] = set()
         self.is_done = False
+        self.overrun: Overrun | None = None
         self._greenlet = gevent.spawn(self._run)
 
     @property
@@ -56,8 +58,11 @@ class Sender:
         demand = self._demand
         pacer = _Pacer()
         try:
-            for row in self._rows:
+            for sent, row in enumerate(self._rows):
                 due = float(demand.arrival_s[row])
+                if is_too_far_behind(self._clock() - due, demand.duration_s):
+                    self.overrun = Overrun(sent, self._clock(), self._clock() - due)
+                    break
                 record = Record(row, int(demand.model[row]), int(demand.stage[row]), due)
                 ask = self._asks.make(row)
                 pacer.until(self._clock.start_s + due)

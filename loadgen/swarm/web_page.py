@@ -21,8 +21,10 @@ _COLUMNS = {
 }
 
 
-def extend_page(environment: Any, check: Callable[[Mapping[str, str], str], object]) -> None:
-    """`check` raises TrafficError for options and a host that will not do."""
+def extend_page(
+    environment: Any, check: Callable[[Mapping[str, str], str], object], span_s: Callable[[str], float]
+) -> None:
+    """`check` raises TrafficError for options and a host that will not do; `span_s` as in goal_rows."""
     from flask import Response, jsonify, request
 
     web = environment.web_ui
@@ -35,17 +37,16 @@ def extend_page(environment: Any, check: Callable[[Mapping[str, str], str], obje
 
     def add_rows(response: Response) -> Response:
         if request.path.endswith("/stats/requests") and response.is_json:
-            told = response.get_json() | {"extended_stats": [{"key": KEY, "data": goal_rows(environment.stats)}]}
-            response.set_data(json.dumps(told))
+            shown = {"key": KEY, "data": goal_rows(environment.stats, span_s)}
+            response.set_data(json.dumps(response.get_json() | {"extended_stats": [shown]}))
         return response
 
     def refuse_wrong() -> Response | None:
         if request.method != "POST" or not request.path.endswith("/swarm"):
             return None
         host = request.form.get("host") or environment.host or ""
-        given = {name: request.form.get(name, now) for name, now in given_arguments(environment.parsed_options).items()}
         try:
-            check(given, host)
+            check(given_arguments(environment.parsed_options, request.form), host)
         except TrafficError as error:
             return jsonify({"success": False, "message": str(error), "host": host})
         return None
@@ -54,26 +55,27 @@ def extend_page(environment: Any, check: Callable[[Mapping[str, str], str], obje
     web.app.before_request(refuse_wrong)
 
 
-def goal_rows(stats: Any) -> list[dict[str, str]]:
-    """From Locust's own entries, so that they cost next to nothing."""
+def goal_rows(stats: Any, span_s: Callable[[str], float]) -> list[dict[str, str]]:
+    """From Locust's own entries, so that they cost next to nothing. `span_s`: for how long a stage was sent; with an
+    empty name, all. Locust's own requests a second are always over the whole test."""
     rows = []
-    for name, kind in sorted(stats.entries):
-        if kind not in ("SLO", "STAGE"):
-            continue
-        entry = stats.get(name, kind)
-        good = stats.get(name, "GOODPUT") if (name, "GOODPUT") in stats.entries else entry
-        reasons = [f"{error.error} {error.occurrences}" for error in stats.errors.values() if error.name == name]
-        rows.append(
-            {
-                "model": name,
-                "requests": str(entry.num_requests),
-                "attainment": f"{1 - entry.fail_ratio:.2%}",
-                "goodput": f"{good.total_rps - good.total_fail_per_sec:.2f}",
-                "ttft": _p99(stats, name, "TTFT"),
-                "tpot": _p99(stats, name, "TPOT"),
-                "reasons": ", ".join(reasons),
-            }
-        )
+    for kind in ("SLO", "STAGE"):
+        for name in sorted(name for name, of in stats.entries if of == kind):
+            entry = stats.get(name, kind)
+            good = stats.get(name, "GOODPUT") if (name, "GOODPUT") in stats.entries else entry
+            over_s = span_s(name if kind == "STAGE" else "")
+            reasons = [f"{error.error} {error.occurrences}" for error in stats.errors.values() if error.name == name]
+            rows.append(
+                {
+                    "model": name,
+                    "requests": str(entry.num_requests),
+                    "attainment": f"{1 - entry.fail_ratio:.2%}",
+                    "goodput": f"{(good.num_requests - good.num_failures) / over_s:.2f}" if over_s else "",
+                    "ttft": _p99(stats, name, "TTFT"),
+                    "tpot": _p99(stats, name, "TPOT"),
+                    "reasons": ", ".join(reasons),
+                }
+            )
     return rows
 
 

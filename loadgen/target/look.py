@@ -14,6 +14,7 @@ from loadgen.target.models import ListedModel, Listing
 from loadgen.target.url import TargetUrl
 
 _TIMEOUT_S = 10.0
+_NOT_UNDERSTOOD = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class Tokenized(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ def list_models(url: TargetUrl, api_key: str) -> list[ListedModel]:
         )
     try:
         return msgspec.json.decode(answer.body, type=Listing).data
-    except msgspec.DecodeError:
+    except _NOT_UNDERSTOOD:
         raise TrafficError(
             f"{url.base}: does not list its models as OpenAI's API does; give such an endpoint"
         ) from None
@@ -49,7 +50,7 @@ def tokens_of(url: TargetUrl, model: str, text: str, api_key: str) -> list[int] 
     try:
         answer = _ask(url, "POST", "/tokenize", body, api_key)
         return msgspec.json.decode(answer.body, type=Tokenized).tokens if answer.status == 200 else None
-    except (TrafficError, msgspec.DecodeError):
+    except (TrafficError, *_NOT_UNDERSTOOD):
         return None
 
 
@@ -77,4 +78,4 @@ def _ask(url: TargetUrl, method: str, path: str, body: bytes | None, api_key: st
         why = f"cannot be reached ({error.strerror or type(error).__name__})"
     finally:
         connection.close()
-    raise TrafficError(f"{url.base}: {why}; start a server, or give the right --url")
+    raise TrafficError(f"{url.base}: {why}; start a server, or give the right {url.option}")

@@ -16,6 +16,8 @@ class TargetUrl:
     port: int
     path: str
     """Before /v1; empty, or beginning with a slash."""
+    option: str = "--url"
+    """By which it was given."""
 
     @property
     def host_header(self) -> str:
@@ -34,13 +36,13 @@ class TargetUrl:
         return self.scheme == "https"
 
 
-def parse_url(text: str) -> TargetUrl:
-    """`text` with or without /v1 at its end."""
+def parse_url(text: str, option: str = "--url") -> TargetUrl:
+    """`text` with or without /v1 at its end; `option` is where it was typed."""
     try:
         parts = urlsplit(text.strip())
         port = parts.port
     except ValueError:
-        raise _wrong(text) from None
+        raise _wrong(text, option) from None
     is_plain = all("!" <= letter <= "~" for letter in text.strip())
     if (
         not is_plain
@@ -50,12 +52,12 @@ def parse_url(text: str) -> TargetUrl:
         or parts.fragment
         or port == 0
     ):
-        raise _wrong(text)
+        raise _wrong(text, option)
     path = parts.path.rstrip("/").removesuffix("/v1")
-    return TargetUrl(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), path)
+    return TargetUrl(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), path, option)
 
 
-def _wrong(text: str) -> TrafficError:
+def _wrong(text: str, option: str) -> TrafficError:
     return TrafficError(
-        f"--url: {checks.shown(text)} is not the URL of a server; give one, such as http://127.0.0.1:8000"
+        f"{option}: {checks.shown(text)} is not the URL of a server; give one, such as http://127.0.0.1:8000"
     )

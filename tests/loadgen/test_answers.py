@@ -80,6 +80,9 @@ def test_streams_that_break_off_or_tell_an_error():
     [
         (429, b'{"error": {"message": "", "type": "t", "param": null, "code": "queue-full"}}', "queue-full", True),
         (503, b'{"error": {"message": "", "type": "t", "code": "no-replica"}}', "no-replica", True),
+        (503, b'{"error": {"message": "", "type": "t", "code": "failed"}}', "failed", False),
+        (503, b'{"error": {"message": "", "type": "t", "code": "overloaded"}}', "overloaded", True),
+        (503, b"", "http-503", True),
         (429, b"busy", "http-429", True),
         (500, b'{"error": {"message": "", "type": "server_error", "code": null}}', "server_error", False),
         (502, b"<html>", "http-502", False),

@@ -110,19 +110,17 @@ def test_named_traces_are_looked_for_where_the_data_are(name, tmp_path, monkeypa
         demand(trace=name)
 
 
+def write_servegen(path):
+    """Two clients, two windows of ten minutes."""
+    rate, cv, dist = np.full((2, 2), 5.0), np.full((2, 2), 2.0), np.ones((2, 2))
+    np.savez(path, client_id=np.array([3, 8]), window_start_s=np.arange(2) * 600.0, rate=rate, cv=cv, dist=dist)
+
+
 def test_clients_of_servegen_bring_their_lengths(tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_DATA", str(tmp_path))
     folder = tmp_path / "data" / "servegen"
     folder.mkdir(parents=True)
-    windows = np.arange(2) * 600.0
-    np.savez(
-        folder / "m-large_days1-7_rate_cv.npz",
-        client_id=np.array([3, 8]),
-        window_start_s=windows,
-        rate=np.full((2, 2), 5.0),
-        cv=np.full((2, 2), 2.0),
-        dist=np.ones((2, 2)),
-    )
+    write_servegen(folder / "m-large_days1-7_rate_cv.npz")
     columns = [f"{side}_tokens_p{p}" for side in ("input", "output") for p in (10, 25, 50, 75, 90, 99)]
     lines = [",".join(["client", *columns])]
     lines += [",".join(map(str, [client, *[client * 10] * 6, *[client] * 6])) for client in (3, 8)]
@@ -131,6 +129,33 @@ def test_clients_of_servegen_bring_their_lengths(tmp_path, monkeypatch):
     assert len(drawn) == pytest.approx(2000, rel=0.2)
     assert set(drawn.prompt_tokens[drawn.model == 0]) == {30}
     assert set(drawn.output_tokens[drawn.model == 1]) == {8}
+
+
+@pytest.mark.parametrize(
+    ("trace", "models", "options", "message"),
+    [
+        ("s.npz", "ab", {"mix": "a=1,b=2"}, "^--mix: this trace itself says"),
+        ("w.npz", "ab", {"mix": "a=1,b=2"}, "^--mix: this trace itself says"),
+        ("s.npz", "abc", {}, "^--models: 3 models get traffic, but the trace has 2 clients"),
+        ("s.npz", "a", {"duration": "2000s"}, "^--duration: .*the trace ends at 1200 s"),
+        ("s.npz", "a", {"trace_start": "2000s"}, "^--trace-start: "),
+        ("t.csv", "a", {"trace_start": "100s"}, "^--trace-start: the trace has no request from there"),
+        ("t.csv", "a", {"trace_start": "10s", "duration": "1s"}, "^--trace: has no request in the part"),
+        ("t.csv", "a", {"rate_scale": "1e6", "duration": "9000s"}, "^--rate-scale: about"),
+    ],
+)
+def test_what_is_wrong_with_a_replay_names_the_option(trace, models, options, message, tmp_path):
+    write_servegen(tmp_path / "s.npz")
+    np.savez(tmp_path / "w.npz", arrival=np.array([0.1]), model=np.array([0], dtype=np.int32))
+    rows = "".join(f"{60 * n},5,5\n" for n in range(2)) + "".join(f"{90 + n / 1e3},5,5\n" for n in range(100))
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    with pytest.raises(TrafficError, match=message):
+        demand([TargetModel(name) for name in models], trace=str(tmp_path / trace), **options)
+
+
+def test_a_trace_may_begin_at_its_beginning(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0.5,5,5\n")
+    assert demand((CHAT,), trace=str(tmp_path / "t.csv"), trace_start="0").arrival_s.tolist() == [0.5]
 
 
 @pytest.mark.parametrize(

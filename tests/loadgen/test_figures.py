@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from loadgen.demand import make_demand
+from loadgen.report.text import summary_text
 from loadgen.results.columns import columns_of
 from loadgen.results.figures import gap_cv, spread
 from loadgen.results.goals import Goal
@@ -70,6 +71,12 @@ def test_a_run_is_invalid_when_the_generator_lags_or_does_not_send():
     unsent = [Record(100, 0, 0, 1.0, reason=NOT_SENT)]
     assert "1 requests were not sent" in summary(on_time + unsent).invalid_because[0]
     assert not summary(on_time, interrupted=True).valid
+
+
+def test_cv_of_several_models_is_told_as_what_it_is():
+    records = [answered(row, row / 10, 0.1, model=row % 2) for row in range(20)]
+    [line] = [line for line in summary_text(summary(records)).splitlines() if line.startswith("arrivals")]
+    assert line.endswith("cv 0.000 sent (0.000 drawn) of all models together; asked of each model: 1")
 
 
 def test_json_has_no_nan():

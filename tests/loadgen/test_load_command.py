@@ -56,6 +56,44 @@ def test_the_largest_rate_held_is_found():
     assert got["asked"]["rate"] == found["rate"]
 
 
+def test_none_held_is_told_with_json_page_and_exit_1(tmp_path):
+    page = tmp_path / "load.html"
+    with serving(service_s=0.05) as slow:
+        run = penstock_load("--url", slow.url, "--models", "embed", "--find-max-rate", "--slo", "1ms", "--rate", "80",
+                            "--duration", "0.4s", "--json", "--report", str(page))  # fmt: skip
+    assert run.returncode == 1, run.stderr
+    found = json.loads(run.stdout)["max_rate"]
+    assert found["rate"] is None
+    assert found["probes"][-1]["rate"] == 25
+    assert "none; not even 25/s, the least tried, was held" in page.read_text()
+
+
+def test_an_interrupted_search_tells_what_it_found(endpoint):
+    arguments = ["--url", endpoint.url, "--models", "embed", "--find-max-rate", "--at", "1%", "--slo", "1s"]
+    arguments += ["--rate", "20", "--duration", "1s", "--json"]
+    with subprocess.Popen(
+        [*PENSTOCK, "load", *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while len(endpoint.seen) < 70 and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=20)
+    assert process.returncode == 130, error
+    found = json.loads(out)["max_rate"]
+    assert found["limited_by"] == "interrupt"
+    assert len(found["probes"]) >= 1
+
+
+def test_a_search_shows_on_a_terminal_how_it_goes_beside_json(endpoint, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    run_here("--url", endpoint.url, "--models", "embed", "--find-max-rate", "--slo", "1us", "--rate", "80",
+             "--duration", "0.2s", "--json")  # fmt: skip
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["max_rate"]["rate"] is None
+    assert "80/s: 0.00% within goals" in shown.err
+    assert "sending" in shown.err
+
+
 def test_a_trace_is_replayed(endpoint, tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0.1,5,2\n0.4,6,3\n0.5,7,2\n")
@@ -91,6 +129,8 @@ def test_an_interrupt_ends_it_with_what_came_so_far(endpoint):
         (["--trace", "nope.csv"], "--trace nope.csv: no such file"),
         (["--slo", "soon"], "--slo: "),
         (["--find-max-rate"], "--find-max-rate: "),
+        (["--no-stream", "--slo", "chat=500ms/50ms"], "--slo: has a TPOT"),
+        (["--no-stream", "--goodput", "tpot:50"], "--goodput: has a TPOT"),
         (["stray"], "'stray': "),
         (["--report", "nowhere/x.html"], "--report nowhere/x.html: "),
         (["--api-key", "wrong-key"], "wants a key"),

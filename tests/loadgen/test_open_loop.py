@@ -1,12 +1,25 @@
 """The client against a real server: requests go out when they are due, whatever the server does."""
 
+import asyncio
+import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from loadgen import load_test, overrun
+from loadgen.client import event_loop
 from loadgen.client.limits import Limits
+from loadgen.client.run import run_once
+from loadgen.demand import make_demand
+from loadgen.load_test import LoadTest, look_at
+from loadgen.report.progress import _note
 from loadgen.results.goals import Goal
+from loadgen.target.asks import Asks
+from loadgen.target.models import ListedModel
+from loadgen.target.url import parse_url
+from loadgen.traffic_options import TrafficOptions
 from tests.loadgen.conftest import drive, misplaced_s, serving
 
 
@@ -108,3 +121,61 @@ def test_answers_that_do_not_come_are_given_up():
         ).summary
     assert summary.failures == {"timeout": summary.requests}
     assert summary.attainment == 0
+
+
+def test_a_generator_that_cannot_send_so_fast_stops(endpoint, monkeypatch):
+    monkeypatch.setattr(overrun, "_LEAST_S", 0.3)
+    summary = drive(endpoint, models="embed", rate="100000", duration="2s").summary
+    assert summary.requests < 100_000
+    assert summary.answered == summary.requests
+    assert len(summary.invalid_because) == 1
+    assert re.search(r"cannot send so fast: it managed [\d.e+]+ requests/s", summary.invalid_because[0])
+
+
+def test_progress_tells_how_far_it_is_behind(endpoint, monkeypatch):
+    notes = []
+
+    def watcher(demand):
+        return lambda tally, recent: notes.append(_note(tally, recent, demand))
+
+    monkeypatch.setattr(overrun, "_LEAST_S", 1.0)
+    drive(endpoint, watcher, models="embed", rate="100000", duration="1s")
+    assert re.search(r"  \d\.\d s behind", " ".join(notes))
+
+
+def test_answers_are_read_while_requests_are_made(endpoint, monkeypatch):
+    make = Asks.make
+
+    def slowly(asks, row):
+        time.sleep(0.01)
+        return make(asks, row)
+
+    monkeypatch.setattr(Asks, "make", slowly)
+    # The first is answered at once, the others are far off: 60 are made meanwhile.
+    monkeypatch.setattr("loadgen.client.run.make_demand", lambda *given: _with_a_gap(make_demand(*given)))
+    outcome = drive(endpoint, models="embed", rate="80", duration="2s")
+    assert outcome.columns.latency_s[0] < 0.2
+
+
+def _with_a_gap(demand):
+    times = 1.0 + demand.arrival_s / 2
+    times[0] = 0.0
+    return replace(demand, arrival_s=times)
+
+
+def test_the_host_is_looked_up_once(endpoint, monkeypatch):
+    asked = []
+
+    async def lookup(loop, host, *more, **named):
+        asked.append(host)
+        return [(2, 1, 6, "", ("127.0.0.2", 1)), (2, 1, 6, "", ("127.0.0.1", endpoint.port))]
+
+    monkeypatch.setattr(event_loop, "_loop_factory", lambda: asyncio.new_event_loop)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", lookup)
+    monkeypatch.setattr(load_test, "list_models", lambda *given: [ListedModel("embed", "embed")])
+    monkeypatch.setattr(load_test, "tokens_of", lambda *given: None)
+    test = LoadTest(url=parse_url(f"http://far.invalid:{endpoint.port}"), traffic=TrafficOptions(duration="1s"))
+    outcome = run_once(test, look_at(test), test.traffic)
+    assert outcome.summary.answered == len(outcome.demand)
+    assert asked == ["far.invalid"]
+    assert {seen.headers["host"] for seen in endpoint.seen} == {f"far.invalid:{endpoint.port}"}

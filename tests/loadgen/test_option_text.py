@@ -6,6 +6,7 @@ from loadgen import option_text
 from loadgen.errors import TrafficError
 from loadgen.results.goals import goodput_goal, slo_goals
 from loadgen.stages import stages_from
+from loadgen.target.look import list_models
 from loadgen.target.models import ListedModel, TargetModel, choose_models
 from loadgen.target.url import parse_url
 from loadgen.traffic_options import TrafficOptions
@@ -128,3 +129,18 @@ def test_urls():
     for wrong in ("", "foo", "ftp://h", "http://", "http://h:port", "http://h:0", "http://h?x=1", "http://h/a b"):
         with pytest.raises(TrafficError, match=r"^--url: "):
             parse_url(wrong)
+
+
+def test_the_option_by_which_a_server_was_given_is_named():
+    with pytest.raises(TrafficError, match=r"^--host: "):
+        parse_url("nonsense", "--host")
+    with pytest.raises(TrafficError, match=r"give the right --host$"):
+        list_models(parse_url("http://127.0.0.1:1", "--host"), "")
+    with pytest.raises(TrafficError, match=r"give the right --url$"):
+        list_models(parse_url("http://127.0.0.1:1"), "")
+
+
+def test_a_time_may_be_from_zero():
+    assert option_text.seconds("0", "--trace-start", from_zero=True) == 0
+    with pytest.raises(TrafficError, match=r"^--duration: "):
+        option_text.seconds("0", "--duration")

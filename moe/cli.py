@@ -44,7 +44,7 @@ def replicate(
         ),
     ] = None,
     policy: Annotated[str, typer.Option(metavar="NAME", help="penstock, eplb, lina or static.")] = "penstock",
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the devices are on.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the devices are on; they count with --groups.")] = 1,
     speeds: Annotated[
         str | None, typer.Option(metavar="LIST", help="Speed of each device, such as 1,1,2,2; equal if not given.")
     ] = None,
@@ -84,6 +84,8 @@ def replicate(
         pool = pool.with_speeds(numbers("--speeds", speeds))
     task = Task(read.load, pool, read.history, held, groups)
     outcome = run(task, chosen, drift, expert_bytes)
+    if nodes > 1 and groups is None:
+        typer.echo("--nodes: changes nothing without --groups, which keeps experts on nodes", err=True)
     summary: dict[str, Any] = {"policy": policy, **outcome.summary()}
     if out is not None:
         from placement.files import write_json

@@ -15,7 +15,7 @@ from moe.pool import Pool
 from moe.replication import Penstock, Scenarios, Task, place
 
 FRESH_SEED = 2**32 - 1
-"""Of the draws that judge a placement, which are not those it was searched with."""
+"""Of the draws, and the jitter of recent batches, that judge a placement; it was searched with others."""
 JUDGING_DRAWS = 16
 
 
@@ -78,7 +78,8 @@ def decide(task: Task, terms: Terms, policy: Penstock | None = None) -> Decision
     layers = present.layers
     policy = policy or Penstock()
     placed = place(replace(policy, move_cost=terms.slot_cost(task.pool, layers)), task)
-    judges = Scenarios.of(task, policy.drift, JUDGING_DRAWS, policy.expected, np.random.default_rng(FRESH_SEED))
+    fresh = np.random.default_rng(FRESH_SEED)
+    judges = Scenarios.of(task, policy.drift, JUDGING_DRAWS, policy.expected, fresh, jittered=True)
     before = float(judges.expected(present, task.pool.speed).mean())
     after = float(judges.expected(placed, task.pool.speed).mean())
     moved = placed.copies_from(present)

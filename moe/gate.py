@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from moe.gate_kernel import LEFT, choose
 
 Scoring = Literal["softmax", "sigmoid"]
 
@@ -48,6 +51,29 @@ class Routes(NamedTuple):
 
 def route(scores: Tensor, gate: Gate, bias: Tensor | None = None) -> Routes:
     """scores [tokens, experts] as the router gives them; `bias` [experts] counts in the choice, not in the weights."""
+    return _route_compiled(scores, gate) if bias is None and _is_common(scores, gate) else _route(scores, gate, bias)
+
+
+def _is_common(scores: Tensor, gate: Gate) -> bool:
+    """Whether compiled code may choose: the commonest gate, float32 on a CPU, and nobody will ask for gradients."""
+    is_plain = scores.is_cpu and scores.dtype == torch.float32 and not torch.is_grad_enabled()
+    is_softmax = gate.scoring == "softmax" and gate.normalise and gate.groups == 1
+    return is_plain and is_softmax and gate.top_k <= scores.shape[1]
+
+
+def _route_compiled(scores: Tensor, gate: Gate) -> Routes:
+    """The tokens that are left go to torch, so that its choice among ties is everybody's."""
+    shape = len(scores), gate.top_k
+    chosen, shares = np.empty(shape, np.int64), np.empty(shape, np.float32)
+    count = choose(scores.contiguous().numpy(), chosen, shares)
+    experts, weights = torch.from_numpy(chosen), torch.from_numpy(shares)
+    if count:
+        is_left = experts[:, 0] == LEFT
+        experts[is_left], weights[is_left] = _route(scores[is_left], Gate(gate.top_k), None)
+    return Routes(experts, weights if gate.scale == 1.0 else weights * gate.scale)
+
+
+def _route(scores: Tensor, gate: Gate, bias: Tensor | None) -> Routes:
     scores = scores.float()
     likes = scores.softmax(dim=-1) if gate.scoring == "softmax" else scores.sigmoid()
     ranks = likes if bias is None else likes + bias

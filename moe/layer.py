@@ -24,7 +24,11 @@ class ExpertLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] -> the same."""
-        experts, weights = route(self.router(x), self.gate, self.bias)
+        return self.answer(x, self.router(x))
+
+    def answer(self, x: Tensor, scores: Tensor) -> Tensor:
+        """The same of tokens whose scores [tokens, experts] the router has given."""
+        experts, weights = route(scores, self.gate, self.bias)
         if self.counter is not None:
             self.counter.note(experts)
         places = experts if self.place is None else self.place(experts)

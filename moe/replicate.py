@@ -54,7 +54,7 @@ def replicate(task: Task, policy: Policy, drift: float, expert_bytes: int) -> Re
     begin = time.process_time()
     placement = place(policy, task)
     seconds = time.process_time() - begin
-    scenarios = Scenarios.of(task, drift, JUDGING_DRAWS, 0.0, np.random.default_rng(FRESH_SEED))
+    scenarios = Scenarios.of(task, drift, JUDGING_DRAWS, 0.0, np.random.default_rng(FRESH_SEED), jittered=True)
     speed = task.pool.speed
     speed_before = speed if before.devices == len(speed) else np.ones(before.devices)
     return Replication(

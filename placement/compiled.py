@@ -64,7 +64,7 @@ def _cache_folder() -> Path:
     here = Path(__file__).parent
     folders = (here, *(here.parent / name for name in ("moe", "router", "serving", "training")))
     texts = [path.read_bytes() for folder in folders for path in sorted(folder.rglob("*.py"))]
-    marks = (b"from placement.compiled import", b"from numba.extending import")
+    marks = (b"numba", b"placement.compiled", b"entry_point")
     digest = hashlib.sha256(b"".join(text for text in texts if any(mark in text for mark in marks)))
     return cache_folder("compiled") / digest.hexdigest()[:16]
 

@@ -24,11 +24,15 @@ class Recent:
     def learn(self, routes: Routes) -> None:
         self.note(count_choices(routes, self._choices.shape[1]), len(routes))
 
-    def note(self, choices: Floats, tokens: int) -> None:
-        """The same, from choices [layers, experts] counted elsewhere."""
+    def note(self, choices: Floats, tokens: int, steps: Floats | None = None) -> None:
+        """The same, from choices [layers, experts] counted elsewhere. Of `steps` [steps, layers, experts], choices a
+        token of some of them, each is remembered in place of the sum, which varies less than what devices wait for."""
         if tokens == 0:
             return
-        self._batches.append(choices / tokens)
+        if steps is None or not len(steps):
+            self._batches.append(choices / tokens)
+        else:
+            self._batches.extend(steps)
         self._choices = self._decay * self._choices + choices
         self._tokens = self._decay * self._tokens + tokens
 

@@ -1,8 +1,8 @@
 """Our policy: the least expected greatest device load when loads drift and each batch is split as is best for it.
 
 Without a previous placement, none is taken that would be worse for the expected load itself than balanced packing with
-an even split. With one, slots that change cost something, and a layer stays as it is where the gain, on draws that the
-search has not seen, is smaller than the move.
+an even split. With one, slots that change cost something, and a layer stays as it is where the gain, on draws or
+jittered batches that the search has not seen, is smaller than the move.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Penstock:
         if previous is None:
             return placed
         fresh = np.random.default_rng([self.seed, 1])
-        scenarios = Scenarios.of(task, self.drift, 2 * self.draws, self.expected, fresh)
+        scenarios = Scenarios.of(task, self.drift, 2 * self.draws, self.expected, fresh, jittered=True)
         moves = placed.copies_from(previous).sum(axis=(1, 2))
         gain = scenarios.expected(previous, task.pool.speed) - scenarios.expected(placed, task.pool.speed)
         worth = gain > self.move_cost * moves

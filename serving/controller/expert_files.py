@@ -73,20 +73,65 @@ def read_places(group: Group, model: str, sizes: TransformerConfig) -> Places | 
 def check_experts(plan: Plan, problem: Problem, models: Mapping[str, ExpertModel]) -> None:
     """Refuse a plan whose placements cannot be read, are for other models, or exceed a device's memory."""
     for index, group in enumerate(plan.groups):
-        where, more = f"plan: groups[{index}]", dict.fromkeys(group.devices, 0)
+        where, placed = f"plan: groups[{index}]", dict[str, Places]()
         for name in group.experts:
             if name not in group.models:
                 raise InputError(f"{where}: experts of {name!r}, which is not among its models")
-            model = models[name]
             try:
-                places = read_places(group, name, model.sizes)
+                places = read_places(group, name, models[name].sizes)
             except InputError as error:
                 raise InputError(f"{where}: {error}") from error
             assert places is not None
-            for device, size in _beyond_slices(group, places, model).items():
-                more[device] += size
-        if group.experts:
-            _check_memory(group, more, problem, where)
+            placed[name] = places
+        if placed:
+            Room(group, problem, models).check(placed, where)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Of a group's devices for experts. `placed` in its calls are all that are placed there, by model."""
+
+    group: Group
+    problem: Problem
+    models: Mapping[str, ExpertModel]
+
+    def check(self, placed: Mapping[str, Places], where: str) -> None:
+        """Refuse what exceeds the memory of a device."""
+        cluster = self.problem.cluster
+        for name, left in self._left(placed).items():
+            have = int(cluster.devices[cluster.device_index[name]].memory)
+            if left < 0:
+                raise InputError(
+                    f"{where}: device {name!r} would hold {have - left} bytes of its {have}, "
+                    "with experts as they are placed"
+                )
+
+    def slots(self, model: str, planned: Places, placed: Mapping[str, Places]) -> list[int]:
+        """[device of a stage]: experts that it may hold of each layer. As many as the plan has put there in any one, if
+        there is memory for so many in all; but no fewer than it holds in one already."""
+        left, now, size = self._left(placed), placed[model], self.models[model].expert_bytes
+        slots = []
+        for rank in range(self.group.tp):
+            most = max(len(layer[rank]) for layer in planned)
+            for stage, layers in enumerate(_stage_layers(self.group, self.models[model].sizes)):
+                held = sum(len(now[layer][rank]) for layer in layers)
+                spare = left[self.group.stage_devices(stage)[rank]] // size
+                most = min(most, (held + spare) // len(layers)) if layers else most
+            slots.append(max(most, *(len(layer[rank]) for layer in now)))
+        return slots
+
+    def _left(self, placed: Mapping[str, Places]) -> dict[str, int]:
+        """Bytes of each device that nothing is planned for; slices of experts, as profiled, give way to whole ones."""
+        cluster, group, left = self.problem.cluster, self.group, dict[str, int]()
+        for stage, need in enumerate(stage_bytes(group, self.problem)):
+            for rank, device in enumerate(group.stage_devices(stage)):
+                left[device] = int(cluster.devices[cluster.device_index[device]].memory) - need
+                for name, places in placed.items():
+                    model = self.models[name]
+                    layers = _stage_layers(group, model.sizes)[stage]
+                    slices = len(layers) * model.sizes.experts * model.expert_bytes // group.tp
+                    left[device] += slices - model.expert_bytes * sum(len(places[layer][rank]) for layer in layers)
+        return left
 
 
 def with_whole_paths(plan: Plan, folder: Path) -> Plan:
@@ -114,26 +159,11 @@ def with_experts_of(old: Plan, new: Plan) -> Plan:
     return msgspec.structs.replace(new, groups=tuple(map(fill, new.groups)))
 
 
-def _beyond_slices(group: Group, places: Places, model: ExpertModel) -> dict[str, int]:
-    """Bytes of whole experts on each device, less what slices of all experts would take there."""
-    sizes, more = model.sizes, dict[str, int]()
-    cuts = stage_boundaries(sizes, group.tp, group.pp)
+def _stage_layers(group: Group, sizes: TransformerConfig) -> list[list[int]]:
+    """The layers of each stage that have experts, numbered among those."""
     number = np.cumsum(sizes.has_experts) - 1
-    for stage, (first, last) in enumerate(pairwise(cuts)):
-        layers = [int(number[layer]) for layer in range(first, last) if sizes.has_experts[layer]]
-        for rank, device in enumerate(group.stage_devices(stage)):
-            held = sum(len(places[layer][rank]) for layer in layers)
-            more[device] = held * model.expert_bytes - len(layers) * sizes.experts * model.expert_bytes // group.tp
-    return more
-
-
-def _check_memory(group: Group, more: Mapping[str, int], problem: Problem, where: str) -> None:
-    cluster = problem.cluster
-    for stage, need in enumerate(stage_bytes(group, problem)):
-        for name in group.stage_devices(stage):
-            have = cluster.devices[cluster.device_index[name]].memory
-            if need + more[name] > have:
-                raise InputError(
-                    f"{where}: device {name!r} would hold {need + more[name]} bytes of its {int(have)}, "
-                    "with experts as they are placed"
-                )
+    cuts = stage_boundaries(sizes, group.tp, group.pp)
+    return [
+        [int(number[layer]) for layer in range(first, last) if sizes.has_experts[layer]]
+        for first, last in pairwise(cuts)
+    ]

@@ -6,6 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
+from moe.arrays import Floats
+from serving.controller.expert_popularity import ExpertPopularity
 from serving.controller.experts import ExpertKeeper, Seen, Where
 from serving.http import Family, Histogram
 
@@ -21,7 +25,8 @@ def explain_experts(keeper: ExpertKeeper) -> dict[str, Any]:
         "experts": [_told(keeper, where) for where in keeper.places()],
         "popularity": {
             model: {
-                "top_share": [round(float(share), 4) for share in one.top_share()],
+                "top_share": [round(float(share), 4) for share in one.top_share()[:, 0]],
+                "top_experts": one.top().tolist(),
                 "recall": None if one.accuracy is None else round(one.accuracy.recall, 4),
                 "variation": None if one.accuracy is None else round(one.accuracy.variation, 4),
             }
@@ -34,7 +39,7 @@ def explain_experts(keeper: ExpertKeeper) -> dict[str, Any]:
 def expert_figures(keeper: ExpertKeeper) -> Iterator[Family]:
     places, seen = ("group", "model_name"), keeper.seen
     now: Figures = {tuple(where): float(one.balance.mean()) for where, one in seen.items()}
-    yield Family("expert_balancedness", "Mean over greatest device load, mean over layers.", "gauge", places, now)
+    yield Family("expert_balancedness", "Mean over greatest device load, of layers and steps.", "gauge", places, now)
     possible: Figures = {tuple(where): 1 / one.decision.expected_after for where, one in seen.items()}
     yield Family("expert_balancedness_possible", "What the best move would bring.", "gauge", places, possible)
     for name, help, counted in (
@@ -52,17 +57,31 @@ def expert_figures(keeper: ExpertKeeper) -> Iterator[Family]:
     }
     yield Family("expert_layer_balancedness", "Of one layer, the least of its groups.", "gauge", layers, worst)
     known = {model: one for model, one in keeper.popularity.items() if one.last is not None}
-    shares: Figures = {
-        (model, str(layer)): float(share)
-        for model, one in known.items()
-        for layer, share in enumerate(one.top_share()[:MOST_LAYERS])
-    }
-    yield Family("expert_top_share", "Share of a layer's choices on its most chosen expert.", "gauge", layers, shares)
+    yield from _top_figures(known)
     measured = {model: one.accuracy for model, one in known.items() if one.accuracy is not None}
     recall: Figures = {(model,): one.recall for model, one in measured.items()}
     yield Family("expert_estimate_recall", "Top experts that were foreseen.", "gauge", ("model_name",), recall)
     wrong: Figures = {(model,): one.variation for model, one in measured.items()}
     yield Family("expert_estimate_variation", "Choices expected elsewhere.", "gauge", ("model_name",), wrong)
+
+
+def _top_figures(known: Mapping[str, ExpertPopularity]) -> Iterator[Family]:
+    """Which experts they are is a value and no label: other experts become popular, and series would pile up."""
+    labels = ("model_name", "layer", "rank")
+    shares = _ranked({model: one.top_share() for model, one in known.items()})
+    yield Family("expert_top_share", "Share of a layer's choices on its most chosen experts.", "gauge", labels, shares)
+    names = _ranked({model: one.top().astype(np.float64) for model, one in known.items()})
+    yield Family("expert_top", "Which expert has this rank among a layer's most chosen.", "gauge", labels, names)
+
+
+def _ranked(found: Mapping[str, Floats]) -> Figures:
+    """Of [layers, ranks] of each model; ranks from 1."""
+    return {
+        (model, str(layer), str(rank)): float(value)
+        for model, values in found.items()
+        for layer, row in enumerate(values[:MOST_LAYERS])
+        for rank, value in enumerate(row, 1)
+    }
 
 
 def _told(keeper: ExpertKeeper, where: Where) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,14 +26,16 @@ from moe.pool import Pool
 from moe.replication import Task
 from moe.split import Splitter, balancedness
 from placement.errors import InputError
+from placement.plan import replica_profile
 from serving.config import ExpertsConfig
 from serving.controller.controller import Controller
-from serving.controller.expert_files import ExpertModel, Places
+from serving.controller.expert_files import ExpertModel, Places, Room
 from serving.controller.expert_popularity import ExpertPopularity
+from serving.controller.expert_share import expert_share
 from serving.controller.group_experts import Placed
 from serving.controller.runner import GroupRunner
 from serving.controller.steady import steadily
-from serving.worker.group import GroupLost
+from serving.worker.group import GroupLost, RouteCounts
 
 DECIDER_NICE = 10
 REST_S = 300.0
@@ -52,7 +54,8 @@ class Seen:
     """What the last look found of a model on a group."""
 
     balance: Floats
-    """[layers]: of the choices seen, on the placement they were served with."""
+    """[layers]: of the choices seen, on the placement they were served with; the mean over steps that were large enough
+    to have been counted one by one, else of all steps together."""
     decision: Decision
 
 
@@ -70,6 +73,8 @@ class ExpertKeeper:
         self.moved_bytes: Counter[Where] = Counter()
         self.failures: Counter[Where] = Counter()
         self._rest_until: dict[Where, float] = {}
+        self._moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By group: models that share devices take their memory one after the other."""
         self._decider = ThreadPoolExecutor(1, "expert decisions", _step_back)
 
     async def run(self) -> None:
@@ -97,7 +102,7 @@ class ExpertKeeper:
         if is_new:
             self.popularity[model] = await self._begin(model)
         popularity = self.popularity[model]
-        for counts in await asyncio.gather(*(self._routes(runner, model) for runner in runners)):
+        for counts in await asyncio.gather(*(self._counts(runner, model) for runner in runners)):
             if counts is not None:
                 popularity.add(counts)
         if popularity.learn() or (is_new and popularity.last is not None):
@@ -115,10 +120,10 @@ class ExpertKeeper:
             self._controller.journal.note("model", model, "profile of experts not used", reason=str(error))
         return popularity
 
-    async def _routes(self, runner: GroupRunner, model: str) -> Floats | None:
+    async def _counts(self, runner: GroupRunner, model: str) -> RouteCounts | None:
         try:
             assert runner.group is not None
-            return np.array(await runner.group.take_routes(model), np.float64)
+            return await runner.group.take_counts(model)
         except GroupLost:
             return None  # it comes up again
         except InputError as error:
@@ -131,17 +136,22 @@ class ExpertKeeper:
             return
         where, recent = Where(runner.name, model), popularity.recent
         assert popularity.last is not None
-        task = Task(recent.load(), _pool(held.planned), recent.history(), ExpertPlacement.of_lists(held.now))
+        served = popularity.last_steps if len(popularity.last_steps) else popularity.last[None]
+        pool = _pool(self._room(runner).slots(model, held.planned, _now(runner)))
+        task = Task(recent.load(), pool, recent.history(), ExpertPlacement.of_lists(held.now))
         loop = asyncio.get_running_loop()
-        seen = await loop.run_in_executor(self._decider, _see, task, self._terms(runner, model), popularity.last)
+        seen = await loop.run_in_executor(self._decider, _see, task, self._terms(runner, model), served)
         self.seen[where] = seen
         rests = time.monotonic() < self._rest_until.get(where, 0.0)
         if seen.decision.changes and self.settings.mode == "apply" and not rests:
             await self._move(runner, where, held, seen.decision)
 
     async def _move(self, runner: GroupRunner, where: Where, held: Placed, decision: Decision) -> None:
+        places = decision.placement.lists()
         try:
-            read = await runner.move_experts(where.model, held, decision.placement.lists())
+            async with self._moving[where.group]:
+                self._room(runner).check(_now(runner) | {where.model: places}, f"group {where.group}")
+                read = await runner.move_experts(where.model, held, places)
         except GroupLost:
             return
         except InputError as error:
@@ -160,6 +170,9 @@ class ExpertKeeper:
             becomes=round(1 / decision.expected_after, 3),
         )
 
+    def _room(self, runner: GroupRunner) -> Room:
+        return Room(runner.spec, self._controller.problem, self._models)
+
     def _terms(self, runner: GroupRunner, model: str) -> Terms:
         cluster = self._controller.problem.cluster
         nodes = {cluster.devices[cluster.device_index[name]].node for name in runner.spec.devices}
@@ -167,6 +180,9 @@ class ExpertKeeper:
             expert_bytes=self._models[model].expert_bytes,
             bytes_per_s=min(cluster.nodes[node].load_bandwidth for node in nodes),
             hold_s=float(self.settings.hold),
+            expert_share=expert_share(
+                self._models[model].sizes, replica_profile(runner.spec, model, self._controller.problem)
+            ),
         )
 
     def _note_reason(self, where: Where, what: str, reason: str) -> None:
@@ -177,6 +193,8 @@ class ExpertKeeper:
 
     def _forget(self, there: set[Where]) -> None:
         """Groups come and go under new names for as long as a server runs."""
+        for group in self._moving.keys() - {where.group for where in there}:
+            del self._moving[group]
         for kept in (self.seen, self.reasons, self.moves, self.moved_bytes, self.failures, self._rest_until):
             for where in [where for where in kept if where not in there]:
                 del kept[where]
@@ -185,21 +203,24 @@ class ExpertKeeper:
 def warm_up() -> None:
     """Compile what deciding calls, or read it from the disk."""
     load = np.ones((1, 2))
-    _see(Task(load, Pool.even(2, 3), load[None], ExpertPlacement.of_lists([[[0], [1]]])), Terms(1), load)
+    _see(Task(load, Pool.even(2, 3), load[None], ExpertPlacement.of_lists([[[0], [1]]])), Terms(1), load[None])
 
 
-def _see(task: Task, terms: Terms, last: Floats) -> Seen:
-    """`last`: choices [layers, experts] that were served on the previous placement."""
+def _see(task: Task, terms: Terms, served: Floats) -> Seen:
+    """`served`: choices [steps, layers, experts] that were served on the previous placement."""
     present, speed = task.previous_here, task.pool.speed
     assert present is not None
-    balance = balancedness(last, Splitter(present, speed).levels(last), speed)
+    splitter = Splitter(present, speed)
+    balance = np.mean([balancedness(step, splitter.levels(step), speed) for step in served], axis=0)
     return Seen(balance, decide(task, terms))
 
 
-def _pool(planned: Places) -> Pool:
-    """As many experts of a layer on each device as the plan has put there in any layer: so many there is room for."""
-    slots = np.array([[len(held) for held in layer] for layer in planned]).max(axis=0)
-    return Pool(np.ones(len(slots)), slots.astype(np.int64), np.zeros(len(slots), np.int64))
+def _now(runner: GroupRunner) -> dict[str, Places]:
+    return {model: held.now for model, held in runner.experts.placed.items()}
+
+
+def _pool(slots: list[int]) -> Pool:
+    return Pool(np.ones(len(slots)), np.array(slots, np.int64), np.zeros(len(slots), np.int64))
 
 
 def _step_back() -> None:

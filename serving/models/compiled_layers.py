@@ -1,5 +1,5 @@
 """The layers of a decoder on one CPU core in compiled calls, without Python and torch between small products: one call
-for all layers where one device has them. For dense families with RMS norms and gated SiLU.
+for all layers where one device has them and none has experts. For families with RMS norms and gated SiLU.
 
 The same arithmetic in the same order as the modules of decoder.py, so that a sequence does not feel which one ran.
 """
@@ -19,7 +19,7 @@ from serving.attention.cpu_product import WIDTH
 from serving.attention.cpu_shared import BROKEN, entry_point
 from serving.attention.cpu_vectors import LANES
 from serving.engine.step import GenerateStep
-from serving.models.decoder import Attention, Decoder, Feedforward, RmsNorm
+from serving.models.decoder import Attention, Decoder, Experts, RmsNorm
 from serving.models.linear import PanelLinear
 from serving.models.panels import Panels, times
 from serving.models.rope import Rotation
@@ -27,12 +27,13 @@ from serving.models.rows import gated_silu, rms_norm, rotate
 from serving.parallel import Collectives
 
 QKV, OUTPUT, UP, DOWN = range(4)
+ROUTER = UP
 
 
 class Layers(NamedTuple):
     """Of all layers of a shard; L layers."""
 
-    matrices: NDArray[np.int64]  # [L, 4, 5] as Panels.address
+    matrices: NDArray[np.int64]  # [L, 4, 5] as Panels.address; a layer with experts has ROUTER and no DOWN
     is_int8: int
     norms: NDArray[np.float32]  # [L, 2, hidden]
     head_norms: NDArray[np.float32]  # [L, 2, head size]; [0, 2, head size] where there are none
@@ -66,6 +67,7 @@ class Room(NamedTuple):
     up: Any
     gated: Any
     added: Any  # hidden
+    scores: Any  # experts, padded
 
 
 @entry_point
@@ -74,7 +76,6 @@ def run_layers(x: Any, layers: Any, cache: Any, room: Any, cos: Any, sin: Any, v
     for layer in range(len(layers.matrices)):
         if run_attention(layer, x, layers, cache, room, cos, sin, vectors) != 0:
             return BROKEN
-        run_output(layer, layers, room)
         _add(x, room.added)
         run_feedforward(layer, x, layers, room)
         _add(x, room.added)
@@ -83,7 +84,7 @@ def run_layers(x: Any, layers: Any, cache: Any, room: Any, cos: Any, sin: Any, v
 
 @entry_point
 def run_attention(layer: int, x: Any, layers: Any, cache: Any, room: Any, cos: Any, sin: Any, vectors: Any) -> int:
-    """Keys and values of x into the cache, and what the queries see into `room.seen`."""
+    """Keys and values of x into the cache; what attention adds to x, or this device's part of it, into `room.added`."""
     heads, kv_heads = layers.heads, layers.kv_heads
     qkv = room.qkv
     row_bytes, head_bytes = qkv.shape[1] * qkv.shape[2] * 4, qkv.shape[2] * 4
@@ -104,7 +105,7 @@ def run_attention(layer: int, x: Any, layers: Any, cache: Any, room: Any, cos: A
     value = key + kv_heads * head_bytes
     if store(key, row_bytes, value, row_bytes, keys, values, blocks, kv_heads, size, cache.slots, vectors) == BROKEN:
         return BROKEN
-    return attend(
+    found = attend(
         seen,
         query,
         row_bytes,
@@ -121,12 +122,8 @@ def run_attention(layer: int, x: Any, layers: Any, cache: Any, room: Any, cos: A
         layers.windows[layer],
         vectors,
     )
-
-
-@entry_point
-def run_output(layer: int, layers: Any, room: Any) -> None:
-    """What attention adds to x, or this device's part of it, into `room.added`."""
     _multiply(room.seen, layers, layer, OUTPUT, room.added)
+    return found
 
 
 @entry_point
@@ -139,11 +136,23 @@ def run_feedforward(layer: int, x: Any, layers: Any, room: Any) -> None:
 
 
 @entry_point
+def run_router(layer: int, x: Any, layers: Any, room: Any) -> None:
+    """What experts take into `room.normed`, and the scores of all of them into `room.scores`; always float32."""
+    rms_norm(x, layers.norms[layer, 1], layers.eps, room.normed)
+    _multiply_by(room.normed, layers.matrices[layer, ROUTER], 0, room.scores)
+
+
+@entry_point
 def _multiply(x: Any, layers: Any, layer: int, which: int, y: Any) -> None:
-    weights, inputs, panels, scale, bias = layers.matrices[layer, which]
+    _multiply_by(x, layers.matrices[layer, which], layers.is_int8, y)
+
+
+@entry_point
+def _multiply_by(x: Any, matrix: Any, is_int8: Any, y: Any) -> None:
+    weights, inputs, panels, scale, bias = matrix
     from_x: Any = np.int64(x.ctypes.data)
     to_y: Any = np.int64(y.ctypes.data)
-    times(layers.is_int8, from_x, 4 * x.shape[1], len(x), weights, inputs, panels, scale, bias, to_y)
+    times(is_int8, from_x, 4 * x.shape[1], len(x), weights, inputs, panels, scale, bias, to_y)
 
 
 @entry_point
@@ -162,10 +171,11 @@ class CompiledLayers:
         matrices: list[list[Panels]] = [_panels(layer) for layer in layers]
         attentions: list[Any] = [layer.attention for layer in layers]
         first: Attention = attentions[0]
+        self._experts: list[Experts | None] = [_experts(layer) for layer in layers]
         norms = [torch.stack((layer.first_norm.weight, layer.second_norm.weight)) for layer in layers]
         head_norms = [torch.stack((one.q_norm.weight, one.k_norm.weight)) for one in attentions if one.has_norms]
         self._layers = Layers(
-            matrices=np.array([[panels.address for panels in row] for row in matrices], np.int64),
+            matrices=np.array([_addresses(row) for row in matrices], np.int64),
             is_int8=int(matrices[0][0].is_int8),
             norms=torch.stack(norms).detach().numpy().copy(),
             head_norms=(torch.stack(head_norms) if head_norms else torch.empty(0, 2, first.size)).detach().numpy(),
@@ -177,7 +187,10 @@ class CompiledLayers:
         )
         self._tensor = model.tensor
         self._vectors = (0,) * (sizes.head_size // LANES)
-        self._widths = sizes.hidden, first.size, matrices[0][UP].outputs
+        up = max((row[UP].outputs for row in matrices if len(row) > DOWN), default=0)
+        self._widths = sizes.hidden, first.size, up, -(-sizes.experts // WIDTH) * WIDTH
+        self._count = sizes.experts
+        self._is_one_call = self._tensor.size == 1 and all(one is None for one in self._experts)
         self._kept = matrices
         self._room: dict[int, Room] = {}
 
@@ -192,28 +205,37 @@ class CompiledLayers:
         place = Cache(address, layer_bytes, blocks, block_size, *arrays)
         cos, sin = turn.cos[:, 0].numpy(), turn.sin[:, 0].numpy()
         room = self._room_for(len(x))
-        if self._tensor.size == 1:
+        if self._is_one_call:
             _check(run_layers(x.numpy(), self._layers, place, room, cos, sin, self._vectors))
             return x
-        added = torch.from_numpy(room.added)
-        for layer in range(len(self._layers.matrices)):
-            _check(run_attention(layer, x.numpy(), self._layers, place, room, cos, sin, self._vectors))
-            run_output(layer, self._layers, room)
-            tensor.all_reduce(added)
-            x += added
-            run_feedforward(layer, x.numpy(), self._layers, room)
+        rows, attended = x.numpy(), torch.from_numpy(room.added)
+        for layer in range(len(self._experts)):
+            _check(run_attention(layer, rows, self._layers, place, room, cos, sin, self._vectors))
+            tensor.all_reduce(attended)
+            x += attended
+            added = self._feedforward(layer, rows, room)
             tensor.all_reduce(added)
             x += added
         return x
+
+    def _feedforward(self, layer: int, x: NDArray[np.float32], room: Room) -> Tensor:
+        """What the feedforward part or the experts here add to x."""
+        experts = self._experts[layer]
+        if experts is None:
+            run_feedforward(layer, x, self._layers, room)
+            return torch.from_numpy(room.added)
+        run_router(layer, x, self._layers, room)
+        scores = torch.from_numpy(room.scores)[:, : self._count]
+        return experts.answer(torch.from_numpy(room.normed), scores)
 
     def _room_for(self, tokens: int) -> Room:
         """Kept for each number of tokens seen: new memory costs page faults."""
         if tokens not in self._room:
             if len(self._room) > MOST_ROOMS:
                 self._room.clear()
-            hidden, size, up = self._widths
+            hidden, size, up, experts = self._widths
             heads, kv_heads = self._layers.heads, self._layers.kv_heads
-            shapes = (hidden,), (heads + 2 * kv_heads, size), (heads * size,), (up,), (up // 2,), (hidden,)
+            shapes = (hidden,), (heads + 2 * kv_heads, size), (heads * size,), (up,), (up // 2,), (hidden,), (experts,)
             self._room[tokens] = Room(*(np.empty((tokens, *shape), np.float32) for shape in shapes))
         return self._room[tokens]
 
@@ -225,20 +247,36 @@ def _check(found: int) -> None:
     assert found != BROKEN, "the step names blocks that the cache has not"
 
 
+def _experts(layer: Any) -> Experts | None:
+    return layer.feedforward if isinstance(layer.feedforward, Experts) else None
+
+
 def _panels(layer: Any) -> list[Panels]:
     attention, feedforward = layer.attention, layer.feedforward
-    return [linear.panels for linear in (attention.qkv, attention.output, feedforward.up, feedforward.down)]
+    last = (feedforward.router,) if _experts(layer) else (feedforward.up, feedforward.down)
+    return [linear.panels for linear in (attention.qkv, attention.output, *last)]
+
+
+def _addresses(row: list[Panels]) -> list[tuple[int, int, int, int, int]]:
+    """Of the matrices of a layer; nothing in the place of one that it has not."""
+    return [panels.address for panels in row] + [(0, 0, 0, 0, 0)] * (DOWN + 1 - len(row))
 
 
 def compile_layers(model: Decoder, windows: list[int]) -> CompiledLayers | None:
     """None for a model whose layers are of another kind, or not on a CPU."""
     size = model.config.sizes.head_size
-    is_dense = all(isinstance(layer.feedforward, Feedforward) for layer in model.layers)
-    if not is_dense or size % LANES or model.config.rope is None or model.config.activation != "silu":
+    if size % LANES or model.config.rope is None or model.config.activation != "silu":
         return None
-    linears = [part for part in model.layers.modules() if isinstance(part, PanelLinear)]
+    linears = [linear for layer in model.layers for linear in _linears(layer)]
     # Outputs that do not fill the last panel would be written into rows longer than the next step reads.
-    is_whole = len(linears) == 4 * len(model.layers) and all(linear.outputs % WIDTH == 0 for linear in linears)
+    is_whole = all(isinstance(linear, PanelLinear) and linear.outputs % WIDTH == 0 for linear in linears)
     norms = all(isinstance(layer.first_norm, RmsNorm) for layer in model.layers)
     gated = model.config.sizes.gated_ffn
     return CompiledLayers(model, windows) if is_whole and norms and gated and len(model.layers) else None
+
+
+def _linears(layer: Any) -> list[Any]:
+    """Whose outputs others of a layer read; not the router, whose rows have room for a whole panel."""
+    attention, feedforward = layer.attention, layer.feedforward
+    dense = () if _experts(layer) else (feedforward.up, feedforward.down)
+    return [attention.qkv, attention.output, *dense]

@@ -193,11 +193,21 @@ class Embedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         if self.tensor.size == 1:
             return F.embedding(tokens, self.weight)
-        local = tokens - self.start
-        is_mine = (local >= 0) & (local < len(self.weight))
-        x = F.embedding(local.where(is_mine, 0), self.weight) * is_mine[:, None]
+        x = self.own(tokens)
         self.tensor.all_reduce(x)
         return x
+
+    def own(self, tokens: Tensor) -> Tensor:
+        """Of the tokens of this device's part; zeros for the others."""
+        if is_plain(self.weight):
+            from serving.models.rows import look_up
+
+            x = self.weight.new_empty(len(tokens), self.weight.shape[1])
+            look_up(tokens.numpy(), self.weight.detach().numpy(), self.start, x.numpy())
+            return x
+        local = tokens - self.start
+        is_mine = (local >= 0) & (local < len(self.weight))
+        return F.embedding(local.where(is_mine, 0), self.weight) * is_mine[:, None]
 
 
 class RmsNorm(nn.Module):

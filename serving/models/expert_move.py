@@ -12,6 +12,7 @@ import torch
 from moe.expert_placement import ExpertPlacement
 from moe.experts import Experts as PlainExperts
 from moe.parallel.replicated import OwnPlaces
+from placement.errors import InputError
 from serving.models.checkpoint import Checkpoint
 from serving.models.decoder import Decoder, Experts, own_places
 from serving.models.linear import Precision
@@ -50,7 +51,8 @@ class ExpertMove:
     def _prepare(self, part: Experts, layer: int, checkpoint: Checkpoint, precision: Precision) -> None:
         sizes, old = self._model.config.sizes, self._model.shard
         bank = part.experts
-        assert isinstance(bank, PanelExperts), "experts are moved on CPUs"
+        if not isinstance(bank, PanelExperts):
+            raise InputError("experts are moved on CPUs so far: on this device a layer's experts are one tensor")
         # Slices of experts are of no use to a device that needs whole ones.
         had = dict(zip(old.held_experts(sizes, layer), bank.held, strict=True)) if old.experts is not None else {}
         held = []

@@ -1,4 +1,5 @@
-"""Norms, rotations and gates of float32 rows on a CPU core, compiled: torch does each in several passes over its input.
+"""Norms, rotations, gates and embeddings of float32 rows on a CPU core, compiled: torch does each in several passes
+over its input.
 
 Only for inference (nothing here can be differentiated); `norms` and `rope` choose between these and torch.
 """
@@ -44,6 +45,19 @@ def rotate(qkv: Floats, heads: int, cos: Floats, sin: Floats) -> None:
                 c, s = cos[token, place], sin[token, place]
                 qkv[token, head, place] = first * c - second * s
                 qkv[token, head, half + place] = second * c + first * s
+
+
+@_compiled  # type: ignore[untyped-decorator]
+def look_up(tokens: NDArray[np.int32], weight: Floats, start: int, y: Floats) -> None:
+    """Rows of weight [here, size] into y [tokens, size], zeros for tokens elsewhere; the first here is start."""
+    for place in range(len(tokens)):
+        row = tokens[place] - start
+        if 0 <= row < len(weight):
+            for column in range(y.shape[1]):
+                y[place, column] = weight[row, column]
+        else:
+            for column in range(y.shape[1]):
+                y[place, column] = np.float32(0.0)
 
 
 # 2**f for f in -0.5..0.5: its Taylor series, to 5e-9 of its value.

@@ -158,6 +158,8 @@ class GenerateRunner:
     def warm(self) -> None:
         assert self._cache is not None
         step = _first_token()
+        if self.model.shard.is_first and self.model.shard.tp > 1:
+            self.model.embedding.own(self._put(step.tokens))
         if self._compiled is None:
             heads, kv_heads = self.model.config.sizes.heads // self.model.shard.tp, self._cache_shape[3]
             qkv = torch.zeros(1, heads + 2 * kv_heads, self._cache_shape[5], dtype=self._dtype, device=self.device)
@@ -173,10 +175,15 @@ class GenerateRunner:
         turn = self.model.rotation(self._put(step.positions))
         assert turn is not None
         self._compiled.run(torch.zeros(1, self.model.config.sizes.hidden), turn, step, self._cache, Alone())
+        self.take_routes()
 
     def take_routes(self) -> dict[int, list[int]]:
         """For each layer with experts, how often each one was chosen since this was last asked."""
         return {layer: counter.take().tolist() for layer, counter in self._counters.items()}
+
+    def take_route_steps(self) -> dict[int, list[list[int]]]:
+        """The same of each of the last large steps."""
+        return {layer: counter.take_steps().tolist() for layer, counter in self._counters.items()}
 
     def suspend(self) -> None:
         if self._graphs is not None:

@@ -13,8 +13,8 @@ from placement.errors import InputError
 from placement.files import read_document, write_json
 from serving.profiler.results import MeasuredModel
 
-METHOD = 2
-"""Counts up when measuring changes so that earlier results no longer hold."""
+METHOD = 3
+"""Counts up when measuring, or what is measured, changes so that earlier results no longer hold."""
 
 
 def default_folder() -> Path:

@@ -90,10 +90,16 @@ class DeviceRunner:
         return {"read": move.read, "digests": [[*place, digest] for place, digest in move.digests.items()]}
 
     def take_routes(self, model: str) -> dict[str, Any]:
-        """Counts of this device's layers with experts, by layer; all devices of a stage have the same."""
+        """Counts of this device's layers with experts, by layer; all devices of a stage have the same, so that the
+        first alone tells those of single steps."""
         runner = self._runners.get(model)
-        counts = runner.take_routes() if isinstance(runner, GenerateRunner) else {}
-        return {"counts": [[layer, each] for layer, each in counts.items()]}
+        if not isinstance(runner, GenerateRunner):
+            return {}
+        facts = {"counts": [[layer, each] for layer, each in runner.take_routes().items()]}
+        steps = runner.take_route_steps()
+        if runner.model.shard.tp_rank == 0:
+            facts["steps"] = [[layer, each] for layer, each in steps.items()]
+        return facts
 
     def switch_experts(self, model: str, go: bool) -> None:
         """Between two steps: use what was prepared, or forget it."""

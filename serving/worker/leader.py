@@ -378,8 +378,11 @@ class Leader:
         self._command(order)
 
         def conclude(error: str) -> None:
-            by_layer = {layer: each for one in pending.facts for layer, each in one.get("counts", ())}
-            self._front.report(Done(id, error, {"counts": [by_layer[layer] for layer in sorted(by_layer)]}))
+            facts: dict[str, Any] = {}
+            for name in ("counts", "steps"):
+                by_layer = {layer: each for one in pending.facts for layer, each in one.get(name, ())}
+                facts[name] = [by_layer[layer] for layer in sorted(by_layer)]
+            self._front.report(Done(id, error, facts))
 
         pending = self._expect(id, conclude)
         self._tick_off(id, "", self._device.take_routes(model))

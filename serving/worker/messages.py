@@ -89,7 +89,8 @@ class PlaceExperts(_Message, frozen=True):
 
 
 class TakeRoutes(_Message, frozen=True):
-    """How often each expert of a model was chosen since this was last asked: the fact `counts`, [layer][expert]."""
+    """How often each expert of a model was chosen since this was last asked: the fact `counts`, [layer][expert], and of
+    the last large steps `steps`, [layer][step][expert]."""
 
     id: int
     model: str

@@ -69,6 +69,14 @@ def test_policies_and_nodes(folder, capsys):
     assert static["bytes_moved"] == 0
 
 
+def test_nodes_without_groups_are_said_to_change_nothing(folder, capsys):
+    size = ["moe", "replicate", "loads.npz", "--devices", "4", "--slots", "20", "--json"]
+    assert run([*size, "--nodes", "2"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "--nodes: changes nothing without --groups, which keeps experts on nodes\n"
+    assert json.loads(captured.out)["placement"] == answer(capsys, *size[2:-1])["placement"]
+
+
 def test_a_faster_device_gets_more(folder, capsys):
     load = np.load(folder / "loads.npz")["load"]
     result = answer(capsys, "loads.npz", "--devices", "3", "--slots", "21", "--speeds", "1,1,4")

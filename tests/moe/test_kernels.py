@@ -16,6 +16,12 @@ from moe.kernels.report import report, spilling
 target = sys.argv[1]
 sys.stdout.buffer.write(msgspec.json.encode([report(target), [spilling(target)]]))
 """
+EVERY = """
+import sys
+import msgspec
+from moe.kernels.report import report
+sys.stdout.buffer.write(msgspec.json.encode(report(sys.argv[1], every=True)))
+"""
 
 
 def test_interpreted_kernels_compute_what_their_twins_do():
@@ -35,8 +41,11 @@ def reports():
 
 @pytest.mark.parametrize("target", SHARED_BYTES)
 def test_no_kernel_spills_or_takes_more_than_there_is(reports, target):
-    shipped, _ = reports[target]
-    for kernel in shipped:
+    assert_fits(target, reports[target][0])
+
+
+def assert_fits(target, kernels):
+    for kernel in kernels:
         assert kernel.target == target
         assert kernel.spilled == 0, kernel
         assert 8 <= kernel.registers <= MOST_REGISTERS[target], kernel
@@ -59,6 +68,20 @@ def test_every_tile_is_compiled(reports):
         assert {(kernel.kernel, kernel.tile) for kernel in shipped if kernel.tile} == wanted
         assert {kernel.weights for kernel in shipped if kernel.tile} == {"fp16", "fp32", "i8"}
         assert {kernel.kernel for kernel in shipped if not kernel.tile} == {"count", "put", "combine"}
+        for name, usual in (("gated product", "fp16, silu, gathered"), ("product", "fp16, plain")):
+            variants = {kernel.variant for kernel in shipped if kernel.kernel == name}
+            assert variants >= {usual, "fp16, gelu, gathered, uneven", "bf16, gelu, gathered, uneven"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_no_variant_of_a_layer_spills():
+    from moe.kernels.report import KernelReport
+
+    for target, out in compiled_reports(EVERY, 1400).items():
+        kernels = msgspec.json.decode(out, type=list[KernelReport])
+        assert_fits(target, kernels)
+        assert {"bf16, gelu_tanh, gathered, uneven", "fp32, plain, gathered"} <= {one.variant for one in kernels}
 
 
 @pytest.mark.parametrize("target", ["sm_8", "gfx1100", "cpu"])

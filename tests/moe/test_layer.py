@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from moe.counter import RouteCounter
+from moe.counter import MOST_HELD, MOST_STEPS, STEP_TOKENS, RouteCounter
 from moe.experts import Experts
 from moe.gate import Gate, route
 from moe.layer import ExpertLayer, SharedExpert
@@ -115,3 +115,16 @@ def test_a_counter_counts_keeps_routes_and_forgets_what_was_taken():
     assert counter.take().tolist() == [0, 0, 0, 0]
     with pytest.raises(AssertionError, match="keeps no routes"):
         RouteCounter(4).take_routes()
+
+
+def test_a_counter_tells_the_last_large_steps_one_by_one():
+    """Whether they were counted at once or wait; steps of few tokens are in the sum alone."""
+    counter, torch_random = RouteCounter(4), torch.Generator().manual_seed(0)
+    sizes = [STEP_TOKENS, 3, STEP_TOKENS - 1, 2 * STEP_TOKENS] * MOST_STEPS + [MOST_HELD, 1, STEP_TOKENS]
+    steps = [torch.randint(4, (size, 2), generator=torch_random) for size in sizes]
+    for step in steps:
+        counter.note(step)
+    large = [torch.bincount(step.flatten(), minlength=4) for step in steps if len(step) >= STEP_TOKENS]
+    assert counter.take_steps().tolist() == torch.stack(large[-MOST_STEPS:]).tolist()
+    assert counter.take().sum() == 2 * sum(sizes)
+    assert counter.take_steps().shape == (0, 4)

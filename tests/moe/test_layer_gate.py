@@ -62,6 +62,43 @@ def test_any_gate_is_its_definition(world):
         assert weights[token].tolist() == pytest.approx(shares, rel=1e-4)
 
 
+VALUES = st.floats(-200, 200, width=32) | st.sampled_from(
+    [0.0, 1.0, 1.000001, 1e30, -1e30, math.inf, -math.inf, math.nan]
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(1, 9), st.data())
+def test_compiled_it_is_torchs_with_its_choice_among_ties(experts, data):
+    rows = data.draw(st.lists(st.lists(VALUES, min_size=experts, max_size=experts), min_size=1, max_size=4))
+    scores, gate = torch.tensor(rows), Gate(data.draw(st.integers(1, experts)), scale=2.5)
+    torchs = route(scores, gate)
+    with torch.inference_mode():
+        ours = route(scores, gate)
+        assert torch.equal(ours.experts, torchs.experts)
+        torch.testing.assert_close(ours.weights, torchs.weights, atol=2.5e-6, rtol=0, equal_nan=True)
+        for token in range(len(rows)):
+            alone = route(scores[token : token + 1], gate)
+            assert torch.equal(alone.weights[0].view(torch.int32), ours.weights[token].view(torch.int32))
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (16, 2), (64, 6), (128, 8)])
+def test_compiled_it_is_torchs_for_many_tokens(experts, top_k):
+    """Scores coarse enough that every fourth token or so has a tie, as those after a collapse have."""
+    scores = torch.randn(2000, experts, generator=torch.Generator().manual_seed(0)).mul(200).round() / 200
+    torchs = route(scores, Gate(top_k))
+    with torch.inference_mode():
+        ours = route(scores, Gate(top_k))
+    assert torch.equal(ours.experts, torchs.experts)
+    torch.testing.assert_close(ours.weights, torchs.weights, atol=1e-6, rtol=0)
+
+
+def test_scores_that_are_part_of_longer_rows():
+    scores = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))[:, :6]
+    with torch.inference_mode():
+        assert torch.equal(route(scores, Gate(2)).experts, scores.topk(2).indices)
+
+
 def test_mixtral_by_hand():
     """Softmax over all, then the chosen made to sum to one: the same as a softmax over the chosen."""
     scores = torch.tensor([[1.0, 3.0, 2.0, -1.0]])

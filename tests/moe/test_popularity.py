@@ -193,3 +193,13 @@ def test_pickles_are_not_opened(tmp_path):
     (tmp_path / "p.npz").write_bytes(buffer.getvalue())
     with pytest.raises(InputError, match="no profile of expert popularity"):
         load_profile(tmp_path / "p.npz")
+
+
+def test_steps_are_remembered_in_place_of_their_sum():
+    recent = Recent(1, 2, keep=3)
+    recent.note(np.array([[30.0, 10.0]]), 20)
+    recent.note(np.array([[20.0, 20.0]]), 20, np.array([[[2.0, 0.0]], [[0.0, 2.0]], [[1.5, 0.5]]]))
+    assert recent.history().tolist() == [[[2.0, 0.0]], [[0.0, 2.0]], [[1.5, 0.5]]]
+    recent.note(np.array([[10.0, 30.0]]), 20, np.zeros((0, 1, 2)))
+    assert recent.history()[-1].tolist() == [[0.5, 1.5]]
+    assert recent.load().sum() == pytest.approx(2)

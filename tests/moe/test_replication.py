@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -143,10 +145,40 @@ def test_what_is_moved_is_worth_it():
     task = Task(zipf(seed=9), pool, previous=first)
     policy = Penstock(move_cost=0.005)
     placed = policy.place(task)
-    judges = Scenarios.of(task, 0.3, 16, 0.2, np.random.default_rng([0, 1]))
+    judges = Scenarios.of(task, 0.3, 16, 0.2, np.random.default_rng([0, 1]), jittered=True)
     gain = judges.expected(first, pool.speed) - judges.expected(placed, pool.speed)
     moves = placed.copies_from(first).sum(axis=(1, 2))
     assert (gain >= 0.005 * moves - 1e-9).all()
+
+
+def test_what_is_judged_was_not_searched_with():
+    """Recent batches come back as they were to whoever searches alone, and differently to each judge."""
+    task = Task(zipf(2, 16), Pool.even(4, 20), np.stack([zipf(2, 16, seed=seed) for seed in range(10)]))
+
+    def batches(seed, jittered):
+        return Scenarios.of(task, 0.3, 8, 0.2, np.random.default_rng(seed), jittered).load[:, 1:]
+
+    assert (batches(0, jittered=False) == task.history.transpose(1, 0, 2)).all()
+    seen = [batches(0, jittered=False), batches(0, jittered=True), batches(1, jittered=True)]
+    assert all(not np.isclose(one, other).any() for one, other in itertools.combinations(seen, 2))
+
+
+def test_a_few_batches_are_filled_up_with_draws():
+    load = zipf(2, 16)
+    for batches, scenarios in ((0, 16), (1, 8), (7, 8), (9, 9)):
+        task = Task(load, Pool.even(4, 20), np.stack([load] * batches) if batches else None)
+        found = Scenarios.of(task, 0.3, 16, 0.2, np.random.default_rng(0))
+        assert found.load.shape == (2, 1 + scenarios, 16)
+        assert found.weight.sum() == pytest.approx(1)
+
+
+def test_one_batch_is_no_reason_to_fit_it_alone():
+    """From the first batch that was ever seen: what is placed serves loads that differ as well as what is placed
+    without it."""
+    load, pool = zipf(), Pool.even(8, 72)
+    once, never = Penstock().place(Task(load, pool, load[None])), Penstock().place(Task(load, pool))
+    served, other = (np.mean([best_balance(one, placed, pool) for one in drifted(load)]) for placed in (once, never))
+    assert served > other - 0.002
 
 
 def test_groups_stay_on_their_node():

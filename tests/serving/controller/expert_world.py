@@ -36,13 +36,13 @@ SPREAD = [[[0, 2, 4], [1, 3, 5]]] * 3
 CACHE_BYTES = 4_000_000
 
 
-def problem(memory=10**9):
-    generation = Generation((StepCost(fixed=0.02),), (512.0,))
-    profile = Profile((ShapeProfile(2, 1, (Bytes(2**20),), generation=generation),))
+def problem(memory=10**9, pp=1):
+    generation = Generation((StepCost(fixed=0.02),) * pp, (512.0,) * pp)
+    profile = Profile((ShapeProfile(2, pp, (Bytes(2**20),) * pp, generation=generation),))
     models = (Model("moe", profile, Slo(ttft=20.0, tpot=20.0)),)
     tokens = np.full(1, 8, np.int32)
     workload = Workload(np.array([0.0]), np.array([0], np.int32), tokens, tokens)
-    return Problem(Cluster((Node("n", 2, Bytes(memory)),)), models, workload)
+    return Problem(Cluster((Node("n", 2 * pp, Bytes(memory)),)), models, workload)
 
 
 def make_model(directory):
@@ -66,8 +66,8 @@ def plan(path=None):
 
 
 @contextlib.asynccontextmanager
-async def serving(directory, first, **settings):
-    config, world = read_config(directory), problem()
+async def serving(directory, first, memory=10**9, **settings):
+    config, world = read_config(directory), problem(memory)
     models = {"moe": ExpertModel(config, "fp32", directory)}
 
     def spec_of(group, model):

@@ -15,12 +15,14 @@ from placement.errors import InputError
 from router import NotServed
 from serving.controller import views
 from serving.controller.expert_files import ExpertModel
+from serving.controller.expert_share import LEAST
 from serving.controller.expert_views import expert_figures, explain_experts
 from serving.controller.experts import Where
 from serving.controller.group_experts import Placed
 from serving.controller.status import explain_text, status_text
 from serving.models import read_config
 from tests.serving.controller.expert_world import (
+    CACHE_BYTES,
     SPREAD,
     UNEVEN,
     answer,
@@ -51,6 +53,7 @@ def test_experts_move_to_where_they_are_less_waited_for_and_stay_through_a_death
             async with clients(controller, expected):
                 await keeper.look()
             uneven = keeper.seen[WHERE].balance.mean()
+            check_gain(keeper)
             moved = runner.experts.placed["moe"].now
             assert keeper.moves[WHERE] == 1
             assert keeper.moved_bytes[WHERE] > 0
@@ -85,6 +88,45 @@ def test_experts_are_placed_by_the_models_profile_before_anybody_asks(directory,
     run(work(), 100)
 
 
+def test_nothing_is_moved_to_where_there_is_no_memory_for_it(directory, tmp_path):
+    """Just enough for what the plan has on the first device, 11 experts of three layers; slices would be 9."""
+    size = ExpertModel(read_config(directory), "fp32", directory).expert_bytes
+
+    async def work():
+        first = plan(write_places(tmp_path / "places.json", UNEVEN))
+        async with serving(directory, first, memory=2**20 + CACHE_BYTES + 2 * size) as (controller, keeper):
+            await answers(controller, "asked")
+            await keeper.look()
+            assert keeper.seen[WHERE].decision.changes
+            assert (keeper.moves[WHERE], keeper.failures[WHERE]) == (0, 1)
+            assert "group g0: device 'n/0' would hold" in explain_experts(keeper)["experts"][0]["reason"]
+            assert controller.runners["g0"].experts.placed["moe"].now == UNEVEN
+
+    run(work(), 100)
+
+
+def test_what_cannot_be_moved_leaves_the_group_serving(directory, tmp_path, monkeypatch):
+    """A refusal by the workers is told, and tried again much later."""
+
+    async def work():
+        first = plan(write_places(tmp_path / "places.json", UNEVEN))
+        async with serving(directory, first) as (controller, keeper):
+            runner = controller.runners["g0"]
+            expected = await answers(controller, "asked")
+            monkeypatch.setattr(runner.group, "place_experts", refuse)
+            for _ in range(2):
+                await keeper.look()
+                assert await answers(controller, f"asked{_}") == expected
+            assert keeper.failures[WHERE] == 1, "it rests"
+            assert explain_experts(keeper)["experts"][0]["reason"] == "experts are moved on CPUs so far"
+
+    run(work(), 100)
+
+
+async def refuse(model, experts):
+    raise InputError("experts are moved on CPUs so far")
+
+
 def test_a_profile_of_another_model_is_not_used(directory, tmp_path):
     own = shutil.copytree(directory, tmp_path / "moe")
     paths = Paths(2, 6)
@@ -95,13 +137,23 @@ def test_a_profile_of_another_model_is_not_used(directory, tmp_path):
     assert ExpertModel(read_config(directory), "fp32", directory).profile() is None
 
 
+def check_gain(keeper):
+    """By the model's profile, experts are next to nothing of a step."""
+    decision, hold_s = keeper.seen[WHERE].decision, float(keeper.settings.hold)
+    gained = 1 - decision.expected_after / decision.expected_before
+    assert decision.gain_s == pytest.approx(gained * LEAST * hold_s)
+
+
 def check_told(controller, keeper):
     families = {family.name: family for family in expert_figures(keeper)}
     assert families["expert_moves"].values == {("g0", "moe"): 1.0}
     assert families["expert_layer_balancedness"].values.keys() == {("moe", str(layer)) for layer in range(3)}
-    assert all(1 / 6 <= share <= 0.5 for share in families["expert_top_share"].values.values())
+    shares, names = families["expert_top_share"].values, families["expert_top"].values
+    assert shares.keys() == names.keys() == {("moe", str(layer), str(rank)) for layer in range(3) for rank in (1, 2, 3)}
+    assert all(1 / 6 <= share <= 0.5 for (_, _, rank), share in shares.items() if rank == "1")
+    assert all(len({names["moe", str(layer), str(rank)] for rank in (1, 2, 3)}) == 3 for layer in range(3))
     assert 0 <= families["expert_estimate_variation"].values[("moe",)] < 0.5
-    assert sum(len(family.values) for family in families.values()) == 5 + 2 * 3 + 2
+    assert sum(len(family.values) for family in families.values()) == 5 + 3 + 2 * 9 + 2
     told = explain_experts(keeper)
     assert told["experts"][0]["moves"] == 1
     shown = explain_text("experts", told)

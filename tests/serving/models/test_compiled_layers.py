@@ -1,4 +1,4 @@
-"""All layers in one compiled call compute what the modules compute, to the last bit where one device has them all."""
+"""Layers in compiled calls compute what the modules compute, to the last bit where one device has them all."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def run(group, compiled):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"])
 def test_the_same_bits_as_the_modules(name, precision, tmp_path):
     path = save(name, tmp_path)
     params = {"precision": precision}
@@ -37,14 +37,26 @@ def test_the_same_bits_as_the_modules(name, precision, tmp_path):
     assert torch.equal(ours, modules)
 
 
+@pytest.mark.parametrize("name", ["llama", "mixtral", "qwen3_moe"])
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2)])
-def test_split_layers(shape, tmp_path):
-    path = save("llama", tmp_path)
+def test_split_layers(shape, name, tmp_path):
+    path = save(name, tmp_path)
     ours = run(ThreadGroup(path, *shape), compiled=True)
     modules = run(ThreadGroup(path, *shape), compiled=False)
     torch.testing.assert_close(ours, modules, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mixtral"])
-def test_other_families_keep_their_modules(name, tmp_path):
-    assert ThreadGroup(save(name, tmp_path), 1, 1)._runners[0]._compiled is None
+def test_routes_are_counted_as_the_modules_count_them(tmp_path):
+    """What compiles before the first step is not counted."""
+    counts = []
+    for compiled in (True, False):
+        group = ThreadGroup(save("mixtral", tmp_path), 1, 1)
+        group._runners[0].warm()
+        run(group, compiled)
+        counts.append(group._runners[0].take_routes())
+    assert counts[0] == counts[1]
+    assert sorted(counts[0]) == [0, 1, 2]
+
+
+def test_other_families_keep_their_modules(tmp_path):
+    assert ThreadGroup(save("gpt2", tmp_path), 1, 1)._runners[0]._compiled is None

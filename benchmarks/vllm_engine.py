@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +164,13 @@ def _write(folder: Path, model: Path, engine: dict[str, Any] | None, devices: in
 
 
 def _engine_place(server: Server) -> Place:
-    """Of the server that the group's leader has started: the port and the key it was given."""
+    """Of the server that the group's leader has started: vLLM at its socket, the tiny run's Penstock at its port."""
     leader = server.status()["groups"][0]["pids"][0]
     for pid in descendants(leader):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        given = dict(one.split("=", 1) for one in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in one)
         for place, word in enumerate(words):
-            if word == "--port":
-                return parse_place(f"http://127.0.0.1:{words[place + 1]}/v1", given.get("VLLM_API_KEY", ""))
+            if word == "--uds":
+                return replace(parse_place("http://localhost/v1"), socket=words[place + 1])
             if word == "--listen":
                 return parse_place(f"http://{words[place + 1]}/v1")
     raise RuntimeError("the engine's server is not there")

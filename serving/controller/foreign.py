@@ -15,8 +15,8 @@ def is_foreign(group: Group, foreign: Collection[str]) -> bool:
 
 
 def check_foreign(plan: Plan, foreign: Collection[str]) -> None:
-    """A group's models run on our engine or on others'; of others' one is awake at a time, since two engines that know
-    nothing of each other keep no stage clock."""
+    """A group's models run on our engine or on others'. Of others' one is awake at a time, since two engines that know
+    nothing of each other keep no stage clock; and one process leads the group, on one node."""
     for index, group in enumerate(plan.groups):
         theirs = [model for model in group.models + group.parked if model in foreign]
         ours = [model for model in group.models + group.parked if model not in foreign]
@@ -29,6 +29,12 @@ def check_foreign(plan: Plan, foreign: Collection[str]) -> None:
             raise InputError(
                 f"plan: groups[{index}]: {group.models[0]!r} and {group.models[1]!r} run on engines of others; one is "
                 "awake at a time, so name the rest as parked"
+            )
+        nodes = sorted({device.rpartition("/")[0] for device in group.devices})
+        if theirs and len(nodes) > 1:
+            raise InputError(
+                f"plan: groups[{index}]: {theirs[0]!r} runs on an engine of others, which is started on one node; the "
+                f"group has devices of {nodes[0]!r} and {nodes[1]!r}"
             )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
+import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,13 +16,18 @@ from serving.config import ServeConfig
 from serving.controller.front_process import FrontDocument
 from serving.controller.journal import Journal
 from serving.fronts.desk import Desk
+from serving.http.auth import ADMIN_VARIABLE, KEYS_VARIABLE
 from serving.worker.launcher import Handle, WorkerSpec
 from serving.worker.local_launcher import LocalLauncher
 from serving.worker.scratch import Scratch
 
 BACK_OFF_S = (0.0, 0.5, 1.0, 5.0, 10.0)
 """Before each start after a death, the last for all further ones."""
+STEADY_S = 60.0
+"""One that has lived so long begins anew with its deaths."""
 READY_S = 60.0
+TRACES_PREFIX = "OTEL_"
+"""Of the variables by which OpenTelemetry is told what to send where."""
 _LOOK_S = 0.02
 MODULE = "serving.controller.front_process"
 
@@ -48,7 +56,7 @@ class FrontKeeper:
             host=self._config.address.host,
             port=self.port,
             desk=address,
-            admin_key=self._admin_key,
+            keys=_keys(os.environ, self._admin_key),
             logs="console" if sys.stderr.isatty() else "json",
         )
         count = self._config.fronts
@@ -89,17 +97,40 @@ class FrontKeeper:
     async def _keep(self, number: int, document: FrontDocument) -> None:
         deaths = 0
         while True:
-            spec = WorkerSpec(
-                name=f"front/{number}", device="cpu:0", module=MODULE, document=msgspec.to_builtins(document)
-            )
-            handle = self._handles[number] = await self._launcher.start(spec)
-            ended = await handle.wait()
+            began = time.monotonic()
+            reason = await self._run(number, document)
             if self._is_stopping:
                 return
+            deaths = 0 if time.monotonic() - began > STEADY_S else deaths
             pause_s = BACK_OFF_S[min(deaths, len(BACK_OFF_S) - 1)]
-            self._journal.note("fronts", f"front/{number}", "lost", reason=ended.reason, again_in_s=pause_s)
+            self._journal.note("fronts", f"front/{number}", "lost", reason=reason, again_in_s=pause_s)
             deaths += 1
             await asyncio.sleep(pause_s)
+
+    async def _run(self, number: int, document: FrontDocument) -> str:
+        """To its end, and why it came; one that the machine has no room to start has ended too."""
+        try:
+            handle = self._handles[number] = await self._launcher.start(front_spec(number, document, os.environ))
+        except InputError as error:
+            return str(error)
+        return (await handle.wait()).reason
+
+
+def front_spec(number: int, document: FrontDocument, outer: Mapping[str, str]) -> WorkerSpec:
+    """Of all that is started, front ends alone send traces."""
+    return WorkerSpec(
+        name=f"front/{number}",
+        device="cpu:0",
+        module=MODULE,
+        document=msgspec.to_builtins(document),
+        environment={key: outer[key] for key in outer if key.startswith(TRACES_PREFIX)},
+    )
+
+
+def _keys(outer: Mapping[str, str], made: str | None) -> dict[str, str]:
+    """Variables of this process with keys; `made`: the admin key, if it was made for this run."""
+    found = {name: outer[name] for name in (KEYS_VARIABLE, ADMIN_VARIABLE) if name in outer}
+    return found if made is None else found | {ADMIN_VARIABLE: made}
 
 
 def hold_port(host: str, port: int) -> socket.socket:

@@ -34,8 +34,8 @@ class FrontDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Address of the link to the desk of the process that routes."""
     secret: bytes | None = None
     """For a desk on another host."""
-    admin_key: str | None = None
-    """If it was made for this run."""
+    keys: dict[str, str] = {}
+    """Variables with keys, which workers do not inherit; of a server on another host, this process has its own."""
     logs: Literal["json", "console", "auto"] = "json"
 
     def __repr__(self) -> str:
@@ -92,21 +92,19 @@ async def serve_front(document: FrontDocument, on_ready: Callable[[int], None] =
     from serving.fronts.proxy import FrontDoor
     from serving.fronts.remote import RemoteRouter
     from serving.http import HttpServer, HttpSettings, Service, configure_logs, make_app, read_keys
-    from serving.http.auth import ADMIN_VARIABLE
     from serving.worker.connect import connect
     from serving.worker.link import Link, LinkError
 
     configure_logs(document.logs)
     config = convert(document.config, ServeConfig, "front end's configuration")
     router = RemoteRouter()
-    variables = dict(os.environ) | ({} if document.admin_key is None else {ADMIN_VARIABLE: document.admin_key})
     service = Service(
         router=router,
         models={name: one.served(lambda: "ready") for name, one in read_models(config).items()},
         settings=HttpSettings(
             body_bytes=int(config.limits.body), prompt_tokens=config.limits.prompt_tokens, hosts=config.hosts
         ),
-        keys=read_keys(None if config.api_keys is None else Path(config.api_keys), variables),
+        keys=read_keys(None if config.api_keys is None else Path(config.api_keys), dict(os.environ) | document.keys),
         listen=document.host,
     )
     door = make_app(service)

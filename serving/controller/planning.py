@@ -95,7 +95,20 @@ def _model(entry: ModelEntry, profiles: Mapping[str, Profile], pace: float) -> M
         raise InputError(f"models ({entry.name}): no profile {name!r}; there are {known}")
     profile = profiles[name] if pace == 1 else paced(profiles[name], pace)
     alone = entry.foreign is not None
+    if alone:
+        profile = within_nodes(profile)
     return Model(entry.name, profile, entry.goal, float(entry.target), entry.weight, alone)
+
+
+def within_nodes(profile: Profile) -> Profile:
+    """Of an engine of others, which is started on one node."""
+    exact = {(shape.shape, shape.kind) for shape in profile.shapes if shape.span == "node"}
+    wanted = (
+        shape
+        for shape in profile.shapes
+        if shape.span == "node" or (shape.span is None and (shape.shape, shape.kind) not in exact)
+    )
+    return Profile(tuple(msgspec.structs.replace(shape, span="node") for shape in wanted))
 
 
 def paced(profile: Profile, pace: float) -> Profile:

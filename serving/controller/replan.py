@@ -115,7 +115,7 @@ class Replanner:
             return f"fewer than {settings.requests} requests came within {settings.window:g} s: too little to plan for"
         with Scratch() as folder:
             _write(folder, problem, plan)
-            now = await _judge(folder, problem, "plan.json", settings.budget)
+            now = await _judge(folder, problem, settings.budget, "--plan", "plan.json", *self._rule)
             if now.shortfall == 0 and now.attainment >= WELL_SERVED:
                 self._suggestion = None
                 return f"the plan in force serves {now.attainment:.2%} of the traffic in time: nothing to improve"
@@ -123,9 +123,9 @@ class Replanner:
                 folder,
                 settings.budget,
                 *("plan", "problem.json", "--previous", "plan.json", "--move-cost", str(MOVE_COST)),
-                *("--budget", f"{settings.budget:g}s", "--out", "better.json"),
+                *("--budget", f"{settings.budget:g}s", "--out", "better.json", *self._rule),
             )
-            then = await _judge(folder, problem, "better.json", settings.budget)
+            then = await _judge(folder, problem, settings.budget, "--plan", "better.json", *self._rule)
             better = with_experts_of(plan, read_document(folder / "better.json", Plan))
         if then.worth - now.worth < settings.gain or better.groups == plan.groups:
             self._suggestion = None
@@ -143,7 +143,8 @@ class Replanner:
         controller = self._controller
         with Scratch() as folder:
             _write(folder, controller.problem, controller.in_force.plan)
-            await _penstock(folder, _SLACK_S, "plan", "problem.json", "--steps", "1", "--out", "better.json")
+            arguments = ("plan", "problem.json", "--steps", "1", "--out", "better.json", *self._rule)
+            await _penstock(folder, _SLACK_S, *arguments)
 
     async def plan_anew(self, why: str) -> None:
         """For the devices that are there now, with what is known of the traffic, and at once."""
@@ -154,7 +155,7 @@ class Replanner:
         with Scratch() as folder:
             _write(folder, self._problem_seen() or controller.problem, plan)
             arguments = ("plan", "problem.json", *previous, "--budget", f"{budget_s:g}s", "--out", "better.json")
-            await _penstock(folder, budget_s, *arguments, nice=0)
+            await _penstock(folder, budget_s, *arguments, *self._rule, nice=0)
             found = with_experts_of(plan, read_document(folder / "better.json", Plan))
         await controller.apply(found, why)
 
@@ -169,6 +170,11 @@ class Replanner:
             "now": vars(one.now),
             "then": vars(one.then),
         }
+
+    @property
+    def _rule(self) -> tuple[str, str]:
+        """By which the router dispatches."""
+        return "--dispatch", self._controller.router.settings.dispatch
 
     def _problem_seen(self) -> Problem | None:
         """The problem with the traffic of the window; None while too little has come."""
@@ -206,7 +212,8 @@ def _write(folder: Path, problem: Problem, plan: Plan) -> None:
     np.savez(folder / "seen.npz", arrival=workload.arrival, model=workload.model, **arrays)
     write_json(folder / "profiles.json", {model.name: model.profile for model in problem.models})
     models = [
-        {"name": one.name, "slo": _slo(one.slo), "target": one.target, "weight": one.weight} for one in problem.models
+        {"name": one.name, "slo": _slo(one.slo), "target": one.target, "weight": one.weight, "alone": one.alone}
+        for one in problem.models
     ]
     document = {
         "cluster": problem.cluster,
@@ -226,8 +233,8 @@ def _slo(slo: Slo) -> float | dict[str, float]:
     return {name: value for name, value in (("ttft", slo.ttft), ("tpot", slo.tpot)) if math.isfinite(value)}
 
 
-async def _judge(folder: Path, problem: Problem, plan: str, budget_s: float) -> Judged:
-    found = await _penstock(folder, budget_s, "simulate", "problem.json", "--plan", plan)
+async def _judge(folder: Path, problem: Problem, budget_s: float, *arguments: str) -> Judged:
+    found = await _penstock(folder, budget_s, "simulate", "problem.json", *arguments)
     total = sum(model.weight for model in problem.models)
     reached = {name: one["attainment"] for name, one in found["models"].items()}
     short = sum(

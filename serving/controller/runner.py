@@ -33,6 +33,8 @@ BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Before each start after a death, the last for all further ones."""
 LOAD_AGAIN_S = (2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Before each attempt to load what could not be loaded, the last for all further ones."""
+GRACE_S = 0.5
+"""What our own workers get to end: they have nothing to put away."""
 HEALTHY_S = 60.0
 """A group that lived so long starts again as if for the first time."""
 
@@ -317,7 +319,7 @@ class GroupRunner:
             self.proven.clear()
             self._asleep.clear()
             self.group = self.handle = None
-            await to_its_end(group.stop(grace_s=0.5))
+            await to_its_end(group.stop(None if spec.foreign else GRACE_S))
 
     async def _take_up(self, group: Group, models: list[str]) -> None:
         """Load each and let it answer once; one that cannot be loaded leaves the others alone."""
@@ -355,7 +357,7 @@ class GroupRunner:
         with contextlib.suppress(GroupLost):
             while True:
                 await asyncio.sleep(LOAD_AGAIN_S[min(tries, len(LOAD_AGAIN_S) - 1)])
-                if self.is_lent:
+                if not self.is_awake:
                     continue
                 async with self._changing:
                     tries = tries + 1 if self.failed or self.experts.failed else 0

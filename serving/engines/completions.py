@@ -42,11 +42,15 @@ class _Error(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     choices: list[_Choice] = []
-    error: _Error | None = None
+    error: _Error | str | None = None
+    """OpenAI's is an object; other servers give the text alone."""
+
+    @property
+    def failure(self) -> str | None:
+        return self.error.message if isinstance(self.error, _Error) else self.error
 
 
 _decoder = msgspec.json.Decoder(_Event)
-_error_decoder = msgspec.json.Decoder(_Event)
 
 
 def completion_body(model: str, prompt: list[int] | str, params: SamplingParams) -> bytes:
@@ -99,9 +103,9 @@ class CompletionStream:
         self._push(refusal(self._request, status, self._rest))
 
     def _take(self, event: _Event) -> None:
-        if event.error is not None:
+        if event.failure is not None:
             self.unfinished = 0
-            self._push(Refused(self._request, "failed", event.error.message))
+            self._push(Refused(self._request, "failed", event.failure))
             return
         for choice in event.choices:
             finish = _finish(choice.finish_reason)
@@ -130,9 +134,9 @@ def refusal(request: str, status: int, body: bytes) -> Refused:
 def error_message(body: bytes) -> str:
     """In OpenAI's form, or as it is."""
     try:
-        error = _error_decoder.decode(body).error
-        if error is not None:
-            return error.message
+        failure = _decoder.decode(body).failure
+        if failure is not None:
+            return failure
     except msgspec.DecodeError:
         pass
     return " ".join(body[:300].decode("utf-8", "replace").split())

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from placement.errors import InputError
+
 CONNECT_S = 10.0
 MOST_IDLE_S = 1.0
 """So long after an answer a connection is used again: servers close idle ones after some seconds."""
@@ -34,8 +36,12 @@ class Place:
     path: str
     """Before all paths that are asked, without a slash at its end."""
     key: str = ""
+    socket: str = ""
+    """Of this machine, where it listens instead of at a port."""
 
     def __str__(self) -> str:
+        if self.socket:
+            return f"unix:{self.socket}{self.path}"
         return f"{'https' if self.is_tls else 'http'}://{self.host}:{self.port}{self.path}"
 
     def __repr__(self) -> str:  # without the key
@@ -89,7 +95,7 @@ class _Idle(asyncio.Protocol):
 
 class Exchange(asyncio.Protocol):
     """`on_body` gets the parts of the answer as they come; `ended` is its status, once all is there: then the
-    connection goes to `stock`, if there is one."""
+    connection goes to `stock`, if there is one. What `on_body` raises is what `ended` raises."""
 
     def __init__(self, request: bytes, on_body: Callable[[bytes], None], stock: Stock | None) -> None:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -116,11 +122,13 @@ class Exchange(asyncio.Protocol):
         self.is_answered = True
         try:
             self._parser.feed_data(data)
-        except Exception as error:  # of the parser, or of whoever takes the body
-            self._fail(f"its answer makes no sense: {error}")
+        except httptools.HttpParserCallbackError as error:
+            self._fail(error.__context__ or error)
+        except Exception as error:  # of the parser
+            self._fail(ExchangeFailed(f"its answer makes no sense: {error}"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail(f"it hung up: {error or 'the answer is not complete'}")
+        self._fail(ExchangeFailed(f"it hung up: {error or 'the answer is not complete'}"))
 
     # httptools'
 
@@ -137,9 +145,9 @@ class Exchange(asyncio.Protocol):
         if not self.ended.done():
             self.ended.set_result(self.status)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, error: BaseException) -> None:
         if not self.ended.done():
-            self.ended.set_exception(ExchangeFailed(reason))
+            self.ended.set_exception(error)
         self.abandon()
 
 
@@ -156,7 +164,10 @@ async def open_exchange(
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_S):
-            await loop.create_connection(lambda: exchange, place.host, place.port, ssl=place.is_tls or None)
+            if place.socket:
+                await loop.create_unix_connection(lambda: exchange, place.socket)
+            else:
+                await loop.create_connection(lambda: exchange, place.host, place.port, ssl=place.is_tls or None)
     except (OSError, TimeoutError) as error:
         raise ExchangeFailed(f"{place}: {error or 'no connection in time'}") from error
     return exchange
@@ -208,12 +219,13 @@ class Whole:
 
 
 async def ask(place: Place, method: str, path: str, body: bytes | None = None, wait_s: float = 60.0) -> Whole:
+    """An InputError: the answer is too large."""
     parts: list[bytes] = []
 
     def take(data: bytes) -> None:
         parts.append(data)
         if sum(map(len, parts)) > MOST_BYTES:
-            raise ValueError(f"over {MOST_BYTES} bytes")
+            raise InputError(f"{place}: the answer to {path} has over {MOST_BYTES} bytes")
 
     exchange = await open_exchange(place, method, path, body, take)
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from serving.engines.exchange import Place
 from serving.engines.vllm import vllm_command, vllm_environment
 from serving.text import Tokenizer
 from serving.worker.device import THREAD_VARIABLES, parse_device
@@ -37,20 +38,21 @@ class Launch:
     def numbers(self) -> list[int]:
         return [parse_device(device).number for device in self.devices]
 
-    def command(self, port: int) -> tuple[list[str], dict[str, str]]:
+    def command(self, place: Place) -> tuple[list[str], dict[str, str]]:
+        """By which it is started, to listen there, and what is added to the environment."""
         values = {
             "devices": ",".join(map(str, self.numbers)),
             "kv_bytes": str(self.spec.kv_bytes),
             "name": self.name,
             "path": self.spec.path,
-            "port": str(port),
+            "port": str(place.port),
             "pp": str(self.pp),
             "tp": str(self.tp),
         }
         environment = dict.fromkeys(THREAD_VARIABLES, str(len(self.devices))) if self.is_on_cpu else {}
         if self.engine.kind == "vllm":
             python = self.engine.python or sys.executable
-            command = vllm_command(python, values, self.spec, on_cpu=self.is_on_cpu)
+            command = vllm_command(python, values, place.socket, self.spec, on_cpu=self.is_on_cpu)
             environment |= vllm_environment(self.numbers, on_cpu=self.is_on_cpu)
             return command + list(self.engine.arguments), environment | self.engine.environment
         return fill_in(self.engine.command, values), environment | self.engine.environment

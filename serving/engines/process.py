@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from placement.errors import InputError
@@ -36,14 +37,15 @@ class ServerProcess:
 
     async def stop(self) -> None:
         """SIGTERM; what is left of it after a while is killed."""
-        family = [self.pid, *descendants(self.pid)]
         if not self.is_over:
-            self._process.terminate()
-            await asyncio.wait((self.ended,), timeout=GRACE_S)
-        for pid in {*family, *(descendants(self.pid) if not self.is_over else [])}:
-            if not (pid == self.pid and self.is_over):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            with _held(descendants(self.pid)) as family:
+                self._process.terminate()
+                await asyncio.wait((self.ended,), timeout=GRACE_S)
+                _kill(family)
+        if not self.is_over:
+            with _held(descendants(self.pid)) as born_since:
+                self._process.kill()
+                _kill(born_since)
         await asyncio.shield(self.ended)
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -74,6 +76,26 @@ def descendants(pid: int) -> list[int]:
         found += mine
         left += mine
     return found
+
+
+@contextlib.contextmanager
+def _held(pids: list[int]) -> Iterator[list[int]]:
+    """Handles that stay these processes' own: a number may soon be another's. On kernels that have none, what is left
+    is killed with the group's session, when its leader ends."""
+    with contextlib.ExitStack() as ends:
+        handles = []
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                handle = os.pidfd_open(pid)
+                ends.callback(os.close, handle)
+                handles.append(handle)
+        yield handles
+
+
+def _kill(handles: list[int]) -> None:
+    for handle in handles:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
 
 
 def free_port() -> int:

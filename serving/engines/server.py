@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from serving.engines.exchange import ExchangeFailed, Place, Stock, ask, converse
 from serving.engines.launch import Launch
 from serving.engines.process import ServerProcess, free_port, start_process
 from serving.worker.messages import Generate, Infer
+from serving.worker.scratch import Scratch
 
 LOOK_S = 0.1
 SLEEP_S = 120.0
@@ -58,22 +58,20 @@ class ModelServer:
     model: str = ""
     _stock: Stock = field(default_factory=Stock, repr=False)
     _watch: asyncio.Task[None] | None = field(default=None, repr=False)
+    _scratch: Scratch | None = field(default=None, repr=False)
+    """Where its socket is."""
 
     async def start(self) -> None:
         """Returns when it lists the model; an InputError says why it does not."""
         engine = self.launch.engine
         key = _read_key(engine.key)
-        if engine.is_ours_to_start:
-            port = free_port()
-            command, environment = self.launch.command(port)
-            if engine.kind == "vllm" and not key:  # other users of this machine reach its port too
-                key = environment["VLLM_API_KEY"] = secrets.token_urlsafe(32)
-            self.process = start_process(command, environment)
-            self.place = parse_place(f"http://127.0.0.1:{port}/v1", key)
-        else:
-            self.place = parse_place(engine.url, key)
         deadline = time.monotonic() + engine.start_s
         try:
+            if engine.is_ours_to_start:
+                self.place = self._find_place(key)
+                self.process = start_process(*self.launch.command(self.place))
+            else:
+                self.place = parse_place(engine.url, key)
             self.model = await self._until_listed(deadline)
             await self._until_willing(deadline)
         except BaseException:
@@ -91,6 +89,9 @@ class ModelServer:
         if self.process is not None:
             await self.process.stop()
             self.process = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
 
     async def sleep(self) -> None:
         """Free its devices. A server that runs elsewhere keeps what it has."""
@@ -131,6 +132,13 @@ class ModelServer:
         found = sorted(msgspec.json.decode(whole.body, type=_Vectors).data, key=lambda one: one.index)
         values = np.array([one.embedding for one in found], np.float32)
         return Answered(order.request, len(found), values.tobytes())
+
+    def _find_place(self, key: str) -> Place:
+        """Where it shall listen; vLLM's own where no other user of this machine reaches it."""
+        if self.launch.engine.kind == "vllm":
+            self._scratch = Scratch()
+            return Place("localhost", 80, False, "/v1", key, f"{self._scratch.path}/vllm")
+        return parse_place(f"http://127.0.0.1:{free_port()}/v1", key)
 
     async def _post(self, path: str) -> None:
         """Paths beside the API's own are asked at the server's root."""

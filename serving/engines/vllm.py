@@ -21,10 +21,10 @@ def resolved(engine: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(engine, sleep="/sleep?level=1", wake="/wake_up")
 
 
-def vllm_command(python: str, values: Mapping[str, str], spec: ModelSpec, *, on_cpu: bool) -> list[str]:
+def vllm_command(python: str, values: Mapping[str, str], socket: str, spec: ModelSpec, *, on_cpu: bool) -> list[str]:
     command = [python, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", values["path"], "--served-model-name", values["name"]]
-    command += ["--host", "127.0.0.1", "--port", values["port"], "--dtype", _DTYPES[spec.precision]]
+    command += ["--uds", socket, "--dtype", _DTYPES[spec.precision]]
     command += ["--tensor-parallel-size", values["tp"], "--pipeline-parallel-size", values["pp"]]
     command += ["--max-num-seqs", str(spec.max_sequences), "--disable-uvicorn-access-log"]
     command += ["--kv-cache-memory-bytes", values["kv_bytes"]]
@@ -32,8 +32,8 @@ def vllm_command(python: str, values: Mapping[str, str], spec: ModelSpec, *, on_
 
 
 def vllm_environment(numbers: Sequence[int], *, on_cpu: bool) -> dict[str, str]:
-    """On CPU each core of the group is one device, as with our own workers. Its development mode has the sleep calls;
-    it listens on the loopback interface alone."""
+    """On CPU each core of the group is one device, as with our own workers. Its development mode has the sleep calls,
+    and others that no key guards: it listens at a socket that only this user reaches."""
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     if on_cpu:
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, numbers))

@@ -23,6 +23,7 @@ from placement.units import Bytes
 from serving.models import ModelConfig, stage_boundaries
 from serving.profiler.effort import Effort
 from serving.profiler.fit import fit_step_cost, relative_errors, summarise
+from serving.profiler.measure import ModelJob
 from serving.profiler.points import StepPoint
 from serving.profiler.results import MeasuredModel, MeasuredShape
 from serving.sampling import SamplingParams
@@ -81,6 +82,12 @@ class Judged:
 
 
 OnJudged = Callable[[Judged], None]
+
+
+def can_have(job: ModelJob | ForeignJob, entry: ShapeProfile) -> bool:
+    """Whether a model may have a shape that was not measured: an engine of others is started on one node, and what runs
+    elsewhere stands for one device."""
+    return isinstance(job, ModelJob) or (job.engine.is_ours_to_start and entry.span != "cluster")
 
 
 async def measure_foreign(

@@ -19,7 +19,7 @@ from serving.models.foreign_config import read_foreign_config
 from serving.profiler.cache import Cache, model_digest
 from serving.profiler.crew import start_crew
 from serving.profiler.effort import FULL, Effort
-from serving.profiler.foreign import ForeignJob, measure_foreign
+from serving.profiler.foreign import ForeignJob, can_have, measure_foreign
 from serving.profiler.measure import ModelJob, measure_models
 from serving.profiler.present import Present, find_present, machine_facts, measured_shapes
 from serving.profiler.results import MeasuredModel, ModelResult, ProfileResult, ShapeResult
@@ -192,7 +192,7 @@ def _result(name: str, wanted: list[Wanted], known: dict[str, MeasuredModel], ca
             sequence_length=max(one.job.input_tokens, 1),
         )
         entries = [shape.entry for shape in measured.shapes]
-        scaled = scaled_entries(sizes, entries, present)
+        scaled = [entry for entry in scaled_entries(sizes, entries, present) if can_have(one.job, entry)]
         shapes += [ShapeResult(msgspec.structs.replace(entry, source="scaled"), "scaled") for entry in scaled]
     first = wanted[0].job
     return ModelResult(

@@ -7,10 +7,9 @@ the reason, and no process is left behind.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +20,6 @@ from serving.engine.outputs import Answered, Output, Produced, Refused
 from serving.parallel import Backend
 from serving.sampling import SamplingParams
 from serving.worker.connect import connect
-from serving.worker.device import devices_environment
 from serving.worker.document import WorkerDocument
 from serving.worker.launcher import Handle, Launcher, WorkerSpec
 from serving.worker.link import Link
@@ -53,6 +51,10 @@ from serving.worker.settings import LinkSettings
 
 LOST = "lost"
 """The code of requests that go down with their group."""
+GRACE_S = 2.0
+"""What a group's processes get to end by themselves."""
+FOREIGN_GRACE_S = 12.0
+"""The same where servers of others have ten seconds of it (serving/engines/process.py)."""
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +79,15 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(
                 f"group {self.name}: {len(self.devices)} devices; shape ({self.tp}, {self.pp}) needs others"
             )
+
+
+class RouteCounts(NamedTuple):
+    """How often experts were chosen."""
+
+    all: list[list[int]]
+    """[layer with experts][expert]"""
+    steps: list[list[list[int]]]
+    """[layer with experts][step][expert], the newest step last; stages of a pipeline may be a step apart."""
 
 
 class GroupLost(RuntimeError):  # noqa: N818  (it says what happened)
@@ -145,8 +156,12 @@ class Group:
 
     async def take_routes(self, model: str) -> list[list[int]]:
         """How often each expert was chosen since this was last asked, [layer with experts][expert]."""
-        counts: list[list[int]] = (await self._order(lambda id: TakeRoutes(id, model)))["counts"]
-        return counts
+        return (await self.take_counts(model)).all
+
+    async def take_counts(self, model: str) -> RouteCounts:
+        """The same, and of the last large steps one by one."""
+        facts = await self._order(lambda id: TakeRoutes(id, model))
+        return RouteCounts(facts["counts"], facts["steps"])
 
     async def drain(self) -> None:
         """Take no more requests, and wait until those that are open have ended."""
@@ -209,9 +224,11 @@ class Group:
         """End the group as if it had died, for this reason."""
         self._lose(reason)
 
-    async def stop(self, grace_s: float = 2.0) -> None:
+    async def stop(self, grace_s: float | None = None) -> None:
         """End all processes; requests that are open fail."""
         self._is_stopping = True
+        if grace_s is None:
+            grace_s = FOREIGN_GRACE_S if self.spec.foreign else GRACE_S
         if self._link is not None:
             self._link.send(Stop())
         ends = [asyncio.wait_for(handle.wait(), grace_s) for handle in self.handles]
@@ -275,9 +292,9 @@ class Group:
         return WorkerSpec(
             name=f"{spec.name}/{rank}",
             device=device,
+            devices=spec.devices if spec.foreign else (),
             module="serving.engines" if spec.foreign else "serving.worker",
             document=msgspec.to_builtins(document),
-            environment=devices_environment(spec.devices, os.environ) if spec.foreign else {},
         )
 
     async def _watch(self, handle: Handle) -> None:

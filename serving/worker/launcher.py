@@ -20,6 +20,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     device: str
     """cpu:N (a core) or cuda:N"""
+    devices: tuple[str, ...] = ()
+    """All that it sees, where it is more than that one."""
     module: str
     """What `python -m` would run."""
     document: dict[str, Any] = {}
@@ -29,7 +31,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of a cluster, by its id, for a launcher that has several; this machine where it is empty."""
 
     def __post_init__(self) -> None:
-        parse_device(self.device)
+        for device in (self.device, *self.devices):
+            parse_device(device)
         if not self.name or not self.name.isprintable():
             raise InputError(f"worker name {self.name!r}: give a printable name")
         if not all(part.isidentifier() for part in self.module.split(".")):

@@ -21,7 +21,7 @@ from typing import IO, Any
 import msgspec
 
 from placement.errors import InputError
-from serving.worker.device import device_environment
+from serving.worker.device import devices_environment
 from serving.worker.launcher import Exit, WorkerSpec
 from serving.worker.lifeline import MAX_DOCUMENT_BYTES, PARENT_VARIABLE
 from serving.worker.line_reader import LineReader
@@ -33,15 +33,18 @@ LAST_WORDS_S = 0.5
 """How long lines may still come once a worker has ended: what it started may keep the pipe."""
 PASSED_ON = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 PASSED_ON_PREFIXES = ("CUDA_", "GLOO_", "LC_", "NCCL_", "NUMBA_", "NVIDIA_", "PENSTOCK_", "TORCH", "TRITON_", "XDG_")
+KEPT_BACK = ("_KEY", "_KEYS")
+"""How names of variables end that are never passed on: a worker may be an engine of others."""
 ALWAYS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 _log = logging.getLogger(__name__)
 
 
 def make_environment(spec: WorkerSpec, outer: Mapping[str, str]) -> dict[str, str]:
-    """Little of one's own environment (no keys of strangers), what the device asks for, then the spec's."""
-    passed = {key: outer[key] for key in outer if key in PASSED_ON or key.startswith(PASSED_ON_PREFIXES)}
-    return passed | ALWAYS | device_environment(spec.device, outer) | spec.environment
+    """Little of one's own environment (no keys), what the devices ask for, then the spec's."""
+    open_to_all = (key for key in outer if not key.endswith(KEPT_BACK))
+    passed = {key: outer[key] for key in open_to_all if key in PASSED_ON or key.startswith(PASSED_ON_PREFIXES)}
+    return passed | ALWAYS | devices_environment(spec.devices or (spec.device,), outer) | spec.environment
 
 
 class LocalLauncher:

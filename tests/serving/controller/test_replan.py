@@ -2,11 +2,13 @@
 
 import time
 from dataclasses import replace
+from shutil import copy
 
 import pytest
 
 from placement.errors import InputError
-from placement.problem import Slo
+from placement.problem import Slo, read_problem
+from router import RouterSettings
 from serving.config import ExpertsConfig, ReplanConfig
 from serving.controller.admin import AdminDesk
 from serving.controller.experts import ExpertKeeper
@@ -84,3 +86,33 @@ def test_a_search_that_fails_says_so(monkeypatch):
                 await Replanner(controller, ReplanConfig()).look()
 
     run(work())
+
+
+def test_a_search_knows_what_the_server_knows(monkeypatch):
+    """Which models stand alone, and the rule that dispatches."""
+    asked = []
+
+    async def search(folder, budget_s, *arguments, nice=19):
+        asked.append((arguments[0], *arguments[arguments.index("--dispatch") :]))
+        assert [model.alone for model in read_problem(folder / "problem.json").models] == [True, False]
+        if arguments[0] == "plan":
+            copy(folder / "plan.json", folder / "better.json")
+        return {"models": {}, "attainment": 0.5}
+
+    monkeypatch.setattr("serving.controller.replan._penstock", search)
+
+    async def work():
+        world = tight()
+        chat, embedding = world.models
+        world = replace(world, models=(replace(chat, alone=True), embedding))
+        async with serving(plan(group(0, models=["chat"]), group(1, models=["embed"])), world) as controller:
+            controller.router.settings = RouterSettings(dispatch="shortest-queue")
+            replanner = Replanner(controller, ReplanConfig())
+            see(controller, 300)
+            await replanner.look()
+            await replanner.rehearse()
+            await replanner.plan_anew("a device is gone")
+
+    run(work())
+    rule = ("--dispatch", "shortest-queue")
+    assert asked == [(command, *rule) for command in ("simulate", "plan", "simulate", "plan", "plan")]

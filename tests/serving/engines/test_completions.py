@@ -66,6 +66,8 @@ def test_log_probabilities_by_token_id():
         (b'{"error": {"message": "too long"}}', 400, "invalid", "400: too long"),
         (b"oh dear", 502, "failed", "502: oh dear"),
         (b'data: {"error": {"message": "its worker died"}}\n\n', 200, "failed", "its worker died"),
+        (b'data: {"error": "its worker died"}\n\n', 200, "failed", "its worker died"),
+        (b'{"error": "overloaded"}', 503, "failed", "the engine answers 503: overloaded"),
     ],
 )
 def test_what_is_no_answer_is_told(data, status, code, words):

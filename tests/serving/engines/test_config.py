@@ -8,12 +8,14 @@ from placement.files import convert
 from placement.plan import Group, Plan
 from serving.config import ModelEntry
 from serving.controller.foreign import check_foreign
+from serving.engines.exchange import Place, parse_place
 from serving.engines.launch import Launch
 from serving.engines.vllm import resolved
 from serving.worker.device import devices_environment
 from serving.worker.foreign import EngineConfig, fill_in
 from serving.worker.messages import Load, ModelSpec, Order
 
+OWN = Place("localhost", 80, False, "/v1", socket="/own/vllm")
 BASE = {"name": "m", "path": "m", "slo": {"ttft": 1, "tpot": 1}}
 
 
@@ -56,22 +58,22 @@ def launch(engine, devices, tp=1, pp=1):
 
 def test_vllm_is_started_with_the_groups_shape():
     engine = EngineConfig(kind="vllm", python="/opt/python", arguments=("--enforce-eager",))
-    command, environment = launch(engine, ("cuda:2", "cuda:3"), tp=2).command(4000)
+    command, environment = launch(engine, ("cuda:2", "cuda:3"), tp=2).command(OWN)
     words = " ".join(command)
     assert words.startswith("/opt/python -m vllm")
-    for part in ("--tensor-parallel-size 2", "--port 4000", "--kv-cache-memory-bytes 1000", "--enable-sleep-mode"):
+    for part in ("--tensor-parallel-size 2", "--uds /own/vllm", "--kv-cache-memory-bytes 1000", "--enable-sleep-mode"):
         assert part in words
     assert words.endswith("--enforce-eager")
-    assert "--host 127.0.0.1" in words
+    assert "--port" not in words
     assert environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert "OMP_NUM_THREADS" not in environment
-    _, on_cpu = launch(engine, ("cpu:0", "cpu:1"), pp=2).command(4000)
+    _, on_cpu = launch(engine, ("cpu:0", "cpu:1"), pp=2).command(OWN)
     assert on_cpu["VLLM_CPU_OMP_THREADS_BIND"] == "0|1"
 
 
 def test_any_server_is_told_its_devices():
     engine = EngineConfig(kind="openai", command="s {port} {devices} {tp} {pp} {name} {path} {kv_bytes}")
-    command, _ = launch(engine, ("cuda:2", "cuda:3"), pp=2).command(9)
+    command, _ = launch(engine, ("cuda:2", "cuda:3"), pp=2).command(parse_place("http://127.0.0.1:9/v1"))
     assert command == ["s", "9", "2,3", "1", "2", "m", "/models/m", "1000"]
 
 
@@ -92,3 +94,13 @@ def test_plans_that_mix_engines_in_a_group_are_refused():
         check_foreign(plan(models=("a", "c")), {"a", "b"})
     with pytest.raises(InputError, match="one is awake at a time"):
         check_foreign(plan(models=("a", "b")), {"a", "b"})
+
+
+def test_plans_that_set_an_engine_of_others_across_nodes_are_refused():
+    def plan(model, *devices):
+        return Plan((Group(devices, 1, len(devices), models=(model,)),))
+
+    check_foreign(plan("a", "n/0", "n/1"), {"a"})
+    check_foreign(plan("c", "n/0", "m/0"), {"a"})
+    with pytest.raises(InputError, match=r"'a' runs on an engine of others.* devices of 'm' and 'n'"):
+        check_foreign(plan("a", "n/0", "m/0"), {"a"})

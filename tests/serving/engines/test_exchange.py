@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from placement.errors import InputError
 from serving.engines import exchange as module
 from serving.engines.exchange import ExchangeFailed, Stock, ask, converse, parse_place
 from serving.worker.event_loop import run
@@ -116,6 +117,33 @@ def test_an_answer_that_breaks_off_is_not_asked_for_again():
             assert await get(place, stock) == 200
             with pytest.raises(ExchangeFailed, match="hung up"):
                 await get(place, stock)
+
+    run(work())
+
+
+def test_who_cannot_take_a_body_is_told_what_is_wrong_with_it():
+    async def work():
+        def refuse(data):
+            raise ValueError(f"{data!r} is nothing for me")
+
+        peer, stock = Peer(), Stock()
+        async with peer.serving() as place:
+            for _ in range(2):  # over a new connection, and after another's answer
+                with pytest.raises(ValueError, match="b'ok' is nothing for me"):
+                    await converse(place, "GET", "/v1/models", None, refuse, stock)
+                assert await get(place, stock) == 200
+            stock.close()
+
+    run(work())
+
+
+def test_what_is_too_large_is_no_failure_of_the_server(monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 1)
+
+    async def work():
+        async with Peer().serving() as place:
+            with pytest.raises(InputError, match="/v1/models has over 1 bytes"):
+                await ask(place, "GET", "/v1/models")
 
     run(work())
 

@@ -1,6 +1,8 @@
 """A server's process and what it has started end together."""
 
 import asyncio
+import os
+import signal
 import sys
 
 from benchmarks.harness.server import is_alive
@@ -22,6 +24,8 @@ async def until(holds):
 
 def test_a_server_that_will_not_go_is_killed_with_its_children(monkeypatch):
     monkeypatch.setattr("serving.engines.process.GRACE_S", 0.2)
+    sent, kill = [], os.kill
+    monkeypatch.setattr(os, "kill", lambda pid, number: (sent.append((pid, number)), kill(pid, number)))
 
     async def run():
         process = start_process([sys.executable, "-c", STUBBORN], {})
@@ -29,6 +33,7 @@ def test_a_server_that_will_not_go_is_killed_with_its_children(monkeypatch):
         family = [process.pid, *descendants(process.pid)]
         await process.stop()
         await until(lambda: not any(map(is_alive, family)))
+        assert [pid for pid, number in sent if number == signal.SIGKILL] == [process.pid], "children by their handles"
         return await process.ended
 
     assert asyncio.run(run()) == -9

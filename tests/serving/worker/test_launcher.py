@@ -361,6 +361,17 @@ def test_a_worker_of_a_gpu_sees_that_gpu_alone():
     made = make_environment(spec(device="cuda:0"), {"OMP_NUM_THREADS": "9", "NCCL_DEBUG": "INFO", "KEY": "k"})
     assert made["NCCL_DEBUG"] == "INFO"
     assert not {"OMP_NUM_THREADS", "KEY"} & made.keys()
+    both = WorkerSpec(name="w0", device="cuda:1", devices=("cuda:1", "cuda:0"), module="m")
+    assert make_environment(both, {"CUDA_VISIBLE_DEVICES": "4,6"})["CUDA_VISIBLE_DEVICES"] == "6,4"
+
+
+def test_keys_and_traces_are_not_for_workers():
+    ours = {"PENSTOCK_DEBUG": "1", "PENSTOCK_JOB_DIR": "/jobs/a"}
+    keys = {"PENSTOCK_ADMIN_KEY": "key-of-the-admin", "PENSTOCK_API_KEYS": "key-of-anna anna", "PENSTOCK_API_KEY": "k"}
+    traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
+    made = make_environment(spec(device="cpu:0"), ours | keys | traces)
+    assert ours.items() <= made.items()
+    assert not (keys | traces).keys() & made.keys()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from moe.counter import MOST_STEPS, STEP_TOKENS
 from placement.errors import InputError
 from serving.worker.event_loop import run
 from serving.worker.leader import differing_experts
@@ -82,6 +83,25 @@ def test_a_model_may_come_with_its_experts_placed_and_wrong_places_change_nothin
     assert [sum(layer) for layer in counts] == [2 * tokens] * LAYERS
     assert all(len(layer) == 4 for layer in counts)
     assert nothing == [[0] * 4] * LAYERS
+
+
+def test_large_steps_are_counted_one_by_one(models):
+    """Prompts that come together share steps; the stages of a pipeline tell the same of them."""
+    prompts = {f"p{index}": [(3 * index + 7 * place) % 99 for place in range(120)] for index in range(12)}
+
+    async def scenario():
+        async with running(tp=2, pp=2) as group:
+            await group.load(spec(models, "mixtral", experts=REPLICATED))
+            await asyncio.gather(*(collect(group, "mixtral", request, prompt) for request, prompt in prompts.items()))
+            return await group.take_counts("mixtral"), await group.take_counts("mixtral")
+
+    counts, nothing = run(asyncio.wait_for(scenario(), 120))
+    sizes = [[sum(step) for step in layer] for layer in counts.steps]
+    assert sizes == [sizes[0]] * LAYERS
+    assert 0 < len(sizes[0]) <= MOST_STEPS
+    assert min(sizes[0]) >= 2 * STEP_TOKENS
+    assert all(sum(map(sum, layer)) <= sum(whole) for layer, whole in zip(counts.steps, counts.all, strict=True))
+    assert nothing.steps == [[]] * LAYERS
 
 
 def test_devices_that_have_read_an_expert_differently_are_found():

@@ -8,16 +8,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from placement.errors import InputError
+from training.elastic.checkpoint_names import CheckpointName, names_in
 from training.elastic.state import State, unpack
 
-_NAME = re.compile(r"step-([0-9]{10})-([0-9a-f]{32})\.safetensors")
 _UNNAMED = ".writing-"
 _log = logging.getLogger(__name__)
 
@@ -26,12 +25,13 @@ _log = logging.getLogger(__name__)
 class Checkpoints:
     folder: Path
     keep: int
-    """How many there are at most."""
+    """How many there are at most, beside those that are newer than the last one written."""
 
     def write(self, step: int, state: bytes) -> Path:
-        """An OSError: it could not be written, and those before it are still there."""
+        """An OSError: it could not be written, and those before it are still there. Those that are newer, of a job
+        that went back, stay too."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self.folder / f"step-{step:010d}-{_checksum(state)}.safetensors"
+        path = self.folder / str(CheckpointName(step, _checksum(state)))
         handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=_UNNAMED)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -43,24 +43,25 @@ class Checkpoints:
             os.unlink(temporary)
             raise
         _sync(self.folder)
-        for old in self._paths()[self.keep :]:
-            old.unlink(missing_ok=True)
+        upto = [name for name in names_in(self.folder) if name.step <= step]
+        for old in upto[self.keep :]:
+            (self.folder / str(old)).unlink(missing_ok=True)
         return path
 
-    def latest(self) -> State | None:
-        """The newest that is whole; those that are not are passed over, and said so."""
-        return next(self._whole(), None)
+    def latest(self, beyond: int = -1) -> State | None:
+        """The newest that is whole and has more steps; those that are not whole are passed over, and said so."""
+        return next(self._whole(beyond), None)
 
     def torn(self) -> list[str]:
         """The names of those that are not whole."""
         torn = []
-        for path in self._paths():
+        for name in names_in(self.folder):
             try:
-                _read(path)
+                self._read(name)
             except FileNotFoundError:  # a later one has taken its place
                 continue
             except (InputError, OSError):
-                torn.append(path.name)
+                torn.append(str(name))
         return torn
 
     def sweep(self) -> None:
@@ -68,28 +69,20 @@ class Checkpoints:
         for path in self.folder.glob(f"{_UNNAMED}*"):
             path.unlink(missing_ok=True)
 
-    def _whole(self) -> Iterator[State]:
-        for path in self._paths():
+    def _whole(self, beyond: int) -> Iterator[State]:
+        for name in names_in(self.folder):
+            if name.step <= beyond:
+                return
             try:
-                yield _read(path)
+                yield self._read(name)
             except (InputError, OSError) as error:
-                _log.warning("%s is passed over: %s", path.name, error)
+                _log.warning("%s is passed over: %s", name, error)
 
-    def _paths(self) -> list[Path]:
-        """Newest first."""
-        try:
-            return sorted((path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
-        except FileNotFoundError:
-            return []
-
-
-def _read(path: Path) -> State:
-    found = _NAME.fullmatch(path.name)
-    assert found is not None
-    data = path.read_bytes()
-    if _checksum(data) != found[2]:
-        raise InputError("its checksum is wrong")
-    return unpack(data)
+    def _read(self, name: CheckpointName) -> State:
+        data = (self.folder / str(name)).read_bytes()
+        if _checksum(data) != name.checksum:
+            raise InputError("its checksum is wrong")
+        return unpack(data)
 
 
 def _checksum(data: bytes) -> str:

@@ -3,7 +3,8 @@ to it that the job goes on when one joins, leaves or dies. Imports no torch; the
 
 Workers train in generations. To change who takes part, those that train are paused behind a step, and all that are
 there go on together; whoever has fewer steps than the others gets their state. A worker whose device is taken away is
-parked: it waits in memory, to go on there or on another device.
+parked: it waits in memory, to go on there or on another device. A job goes on from the newest state that is in memory
+or on the disk, whoever has it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from serving.worker.launcher import Exit, Launcher, WorkerSpec
 from serving.worker.link import Link
 from serving.worker.listener import listen
 from serving.worker.scratch import Scratch
+from training.elastic.checkpoint_names import newest_step
 from training.elastic.history import History
 from training.elastic.member import Member
 from training.elastic.messages import (
@@ -40,13 +42,16 @@ from training.elastic.messages import (
     Ready,
     Reports,
     Saved,
+    Yield,
 )
+from training.elastic.seats import seats
 from training.elastic.spec import LmSpec
-from training.elastic.task import FINISHED, Task, WorkerTask
+from training.elastic.task import CHECKPOINT, FINISHED, Task, WorkerTask
 from training.elastic.worker_link import LINK
 
 LEAVE_S = 0.3
-"""What a worker gets to come to the end of its step; its state is the others' too, so that killing it costs a step."""
+"""What a worker gets to come to the end of its step; its state is the others' too, so that killing it costs a step. One
+that finishes gets it to end."""
 MOST_FAILURES, MOST_KILLS = 5, 100
 """Workers that end, or are killed, on a device without a step in between: then the job fails, unless others train."""
 MEET_S, LONGEST_MEET_S = 0.5, 8.0
@@ -100,13 +105,13 @@ class Coordinator:
         return {
             member.device: member.handle.pid
             for member in self._members
-            if member.handle is not None and member.state != "parked"
+            if member.handle is not None and not member.is_aside
         }
 
     @property
     def parked(self) -> tuple[int, ...]:
         """Processes that wait without a device."""
-        return tuple(one.handle.pid for one in self._members if one.state == "parked" and one.handle is not None)
+        return tuple(one.handle.pid for one in self._members if one.is_aside and one.handle is not None)
 
     @property
     def step(self) -> int:
@@ -140,7 +145,7 @@ class Coordinator:
         """Train on these devices from now on, or wait in memory where there are none; returns when the others are
         free."""
         self._want(devices)
-        while any(member.device not in self._wanted and member.state != "parked" for member in self._members):
+        while any(member.device not in self._wanted and not member.is_aside for member in self._members):
             self._moved.clear()
             await self._moved.wait()
 
@@ -225,7 +230,7 @@ class Coordinator:
     async def _mourn(self, member: Member, ended: Exit) -> None:
         """It ended by itself: another takes its place after a while, unless that has been to no avail."""
         self._history.note("lost", worker=member.name, why=ended.reason)
-        if member.state == "parked":
+        if member.is_aside:
             return
         if ended.code == 2:
             self._finish(InputError(ended.lines[-1] if ended.lines else ended.reason))
@@ -250,30 +255,25 @@ class Coordinator:
         for member in self._members:
             if member.device not in self._wanted:
                 self._set_aside(member)
-            elif member.state == "parking":
-                member.state = "training"
-            elif member.state == "parked":
-                self._return(member)
+            elif member.state in ("parking", "finishing", "yielding"):
+                member.state = "training" if member.state == "parking" else "finishing"
+                member.stop_waiting()
         self._start_missing()
         self._consider()
 
     def _start_missing(self) -> None:
-        """On devices without a worker: one that is parked, else a new one."""
+        """On devices without a worker: one that is parked, or about to be, else a new one."""
         if self._is_stopping or self._end.done():
             return
-        held = {member.device for member in self._members if member.state != "leaving"}
-        parked = sorted((one for one in self._members if one.state == "parked"), key=lambda one: one.step)
-        coming = Counter(member.node for member in self._members if member.state == "parking")
-        for device in [device for device in self._wanted if device not in held]:
-            node = _node(self._wanted[device])
-            here = [one for one in parked if one.node == node]
-            if here:
-                parked.remove(here[-1])
-                self._move(here[-1], device)
-            elif coming[node]:
-                coming[node] -= 1
-            else:
+        idle = [member for member in self._members if member.state in ("parking", "parked")]
+        held = {one.device for one in self._members if one not in idle and one.state not in ("yielding", "leaving")}
+        free = {device: _node(place) for device, place in self._wanted.items() if device not in held}
+        taken = seats(free, idle)
+        for device in free:
+            if device not in taken:
                 self._start(device)
+            elif taken[device].state == "parked":
+                self._return(taken[device], device)
 
     def _start(self, device: str) -> None:
         self._started += 1
@@ -294,6 +294,14 @@ class Coordinator:
                 member.state = "parking"
                 member.send(Pause(self._generation))
                 member.wait(LEAVE_S, self._hurry)
+            case "finishing":
+                member.wait(LEAVE_S, self._yield)
+
+    def _yield(self, member: Member) -> None:
+        """What it still has to write takes no device."""
+        member.state = "yielding"
+        member.send(Yield())
+        self._moved.set()
 
     def _hurry(self, member: Member) -> None:
         """Its step takes too long: what it knows others know too, unless it alone has the newest state."""
@@ -311,15 +319,13 @@ class Coordinator:
         self._history.note("parks", worker=member.name, step=member.step)
         self._moved.set()
 
-    def _return(self, member: Member) -> None:
+    def _return(self, member: Member, device: str) -> None:
+        if member.device != device:
+            member.device = device
+            member.send(Move(_device(self._wanted[device])))
         member.state = "waiting"
         member.stop_waiting()
-        self._history.note("returns", worker=member.name, device=member.device)
-
-    def _move(self, member: Member, device: str) -> None:
-        member.device = device
-        member.send(Move(_device(self._wanted[device])))
-        self._return(member)
+        self._history.note("returns", worker=member.name, device=device)
 
     def _expire(self, member: Member) -> None:
         """It has been parked for too long; a job that is parked as a whole ends as a whole."""
@@ -351,27 +357,28 @@ class Coordinator:
                     member.send(Pause(self._generation))
             return
         best = max((member.step for member in waiting), default=-1)
-        if best < 0 and not self._is_saved():
+        if not self._is_newest(best):
             return
         if self._is_stopping or best >= self._spec.steps:
             self._conclude([member for member in waiting if member.step == best])
         else:
             self._form(waiting, best)
 
-    def _is_saved(self) -> bool:
-        """Whether what was learned is on the disk, where nobody that waits knows it: one that leaves is about to write
-        it down, and the last of those that are parked is asked to."""
-        if any(one.step >= 0 and one.state not in ("waiting", "parked") for one in self._members):
-            return False
+    def _is_newest(self, best: int) -> bool:
+        """Whether all that was learned is on the disk, where those that wait do not know it: one that is in a step is
+        waited for, one that ends may be about to write it down, and the newest of those that are parked is asked to."""
+        for one in self._members:
+            if one.state == "parking" or (one.state in ("finishing", "yielding", "leaving") and one.step > best):
+                return False
         newest = max((one for one in self._members if one.state == "parked"), key=lambda one: one.step, default=None)
-        if newest is None or newest.is_saved:
+        if newest is None or newest.step <= best or newest.is_saved:
             return True
         newest.save()
         return False
 
     def _conclude(self, best: list[Member]) -> None:
         """One writes down what all have; where that one is lost, another does."""
-        if any(member.state == "finishing" for member in self._members):
+        if any(member.state in ("finishing", "yielding") for member in self._members):
             return
         if best and best[0].step >= 0:
             best[0].state = "finishing"
@@ -386,11 +393,13 @@ class Coordinator:
         meeting, backend = self._meet()
         meet_s = self._meet_s if backend == "shared" else REMOTE_MEET_S
         source = next(rank for rank, member in enumerate(members) if member.step == best)
-        behind = tuple(rank for rank, one in enumerate(members) if rank != source and (one.step < best or best < 0))
+        saved = newest_step(self._folder / CHECKPOINT)
+        first = max(best, saved, 0)
+        behind = tuple(rank for rank, one in enumerate(members) if rank != source and one.step < first)
         self._history.note("goes on", generation=self._generation, workers=[member.name for member in members])
         for rank, member in enumerate(members):
             member.state = "training"
-            member.send(Go(self._generation, rank, len(members), source, behind, meeting, meet_s, backend))
+            member.send(Go(self._generation, rank, len(members), source, behind, meeting, meet_s, backend, saved))
         self._meet_s = min(2 * self._meet_s, LONGEST_MEET_S)
 
     def _meet(self) -> tuple[str, Backend]:

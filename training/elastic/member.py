@@ -11,8 +11,9 @@ from serving.worker.launcher import Handle
 from serving.worker.link import Link
 from training.elastic.messages import Orders, Reports, Save
 
-MemberState = Literal["starting", "waiting", "training", "parking", "parked", "finishing", "leaving"]
-"""parking: without a device, but still in its step; parked: it waits in memory, and computes nothing."""
+MemberState = Literal["starting", "waiting", "training", "parking", "parked", "finishing", "yielding", "leaving"]
+"""parking: without a device, but still in its step; parked: it waits in memory, and computes nothing; yielding: it
+finishes without a device."""
 
 
 @dataclass(eq=False)
@@ -35,6 +36,11 @@ class Member:
     @property
     def is_saved(self) -> bool:
         return self.saved >= self.step
+
+    @property
+    def is_aside(self) -> bool:
+        """It keeps nobody from its device."""
+        return self.state in ("parked", "yielding")
 
     def send(self, order: Orders) -> None:
         assert self.link is not None

@@ -24,6 +24,8 @@ class Go(Order, frozen=True):
     meet_s: float
     """How long they wait for each other there."""
     backend: Backend = "shared"
+    saved: int = -1
+    """The steps of the newest checkpoint: a source that has fewer reads it first."""
 
 
 class Pause(Order, frozen=True):
@@ -48,6 +50,10 @@ class Leave(Order, frozen=True):
 
 class Finish(Order, frozen=True):
     """Stop at the end of the step, write a checkpoint, and the model if all steps are done, and end."""
+
+
+class Yield(Order, frozen=True):
+    """To one that finishes: its device is another's; go on with it beside, in no hurry."""
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
@@ -98,5 +104,5 @@ class Finished(Report, frozen=True):
     step: int
 
 
-Orders = Go | Pause | Move | Save | Leave | Finish
+Orders = Go | Pause | Move | Save | Leave | Finish | Yield
 Reports = Ready | Done | Parted | Saved | Finished

@@ -48,7 +48,7 @@ def read_progress(folder: Path) -> Progress | None:
         return None
     if not steps:
         return None
-    first, last = steps[0], steps[-1]
+    first, last = _since_going_back(steps), steps[-1]
     took_s = last["at"] - first["at"]
     per_s = (last["step"] - first["step"]) / took_s if took_s > 0 else None
     return Progress(last["step"], last["at"], last["loss"], last["workers"], per_s)
@@ -61,16 +61,31 @@ def read_curve(folder: Path, points: int = POINTS) -> Curve:
         with open(folder / HISTORY, "rb") as file:
             size = file.seek(0, 2)
             if size <= points * LINE_BYTES // 4:
-                found = _steps(file, 0, size)
+                found = _made(_steps(file, 0, size))
                 steps = {one["step"]: one for one in found[:: max(len(found) // points, 1)] + found[-1:]}
             else:
                 for place in range(points):
-                    for one in _steps(file, (size - LINE_BYTES) * place // (points - 1), LINE_BYTES)[:1]:
+                    for one in _made(_steps(file, (size - LINE_BYTES) * place // (points - 1), LINE_BYTES))[:1]:
                         steps[one["step"]] = one
     except FileNotFoundError:
         pass
     kept = sorted(steps.values(), key=lambda one: float(one["at"]))
     return Curve(*([one[name] for one in kept] for name in ("at", "step", "loss", "workers")))
+
+
+def _since_going_back(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first from which on each is a step further."""
+    first = steps[-1]
+    for one in reversed(steps[:-1]):
+        if one["step"] >= first["step"]:
+            break
+        first = one
+    return first
+
+
+def _made(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without those that were made again."""
+    return [one for one in steps if not one.get("again")]
 
 
 def _steps(file: BinaryIO, start: int, size: int) -> list[dict[str, Any]]:

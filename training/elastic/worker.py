@@ -35,6 +35,7 @@ from training.elastic.messages import (
     Reports,
     Save,
     Saved,
+    Yield,
 )
 from training.elastic.samples import parts_of
 from training.elastic.state import pack, unpack
@@ -58,6 +59,7 @@ class Worker:
         self._saved_at = time.monotonic()
         self._pausing = -1
         """The generation that shall stop."""
+        self._thread = threading.get_native_id()
         self._is_leaving = False
         """By itself; nobody may have its state."""
         self._learner = Learner(task.spec, Path(task.tokens))
@@ -103,6 +105,9 @@ class Worker:
         """On the mail's thread."""
         if isinstance(order, Pause):
             self._pausing = order.generation
+        elif isinstance(order, Yield):
+            self._cores.leave()
+            os.setpriority(os.PRIO_PROCESS, self._thread, NO_HURRY)
         else:
             self._mail.inbox.put(order)
 
@@ -122,19 +127,25 @@ class Worker:
     def _level(self, group: Collectives, go: Go) -> None:
         """All have the state of the source."""
         learner = self._learner
-        if go.rank == go.source and learner.step < 0:
-            self._checkpoints.sweep()
-            found = self._checkpoints.latest()
-            if found is None:
-                learner.begin()
-            else:
-                learner.load(found)
+        if go.rank == go.source and (learner.step < 0 or learner.step < go.saved):
+            self._read()
         if not go.behind:
             return
         if go.rank == go.source:
             hand_state(group, pack(learner.state()), go.behind)
         elif state := take_state(group):
             learner.load(unpack(state))
+
+    def _read(self) -> None:
+        """The newest checkpoint, if that is newer than what it knows."""
+        learner = self._learner
+        if learner.step < 0:
+            self._checkpoints.sweep()
+        found = self._checkpoints.latest(beyond=learner.step)
+        if found is not None:
+            learner.load(found)
+        elif learner.step < 0:
+            learner.begin()
 
     def _step(self, group: Collectives, generation: int) -> bool:
         """Make one step; whether all stop behind it."""

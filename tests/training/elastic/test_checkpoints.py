@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from placement.errors import InputError
+from training.elastic.checkpoint_names import names_in, newest_step
 from training.elastic.checkpoints import Checkpoints
 from training.elastic.state import State, pack, unpack
 
@@ -32,6 +33,24 @@ def test_the_last_few_are_kept(checkpoints):
     assert found.step == 5
     assert checkpoints.torn() == []
     assert torch.equal(found.tensors["model.a"], state(5).tensors["model.a"])
+
+
+def test_those_of_a_job_that_went_back_replace_none_that_are_newer(checkpoints):
+    checkpoints.write(1, pack(state(1)))
+    checkpoints.write(2, pack(state(2)))
+    assert [name.step for name in names_in(checkpoints.folder)] == [5, 4, 3, 2, 1]
+    assert checkpoints.latest().step == newest_step(checkpoints.folder) == 5
+    checkpoints.write(6, pack(state(6)))
+    assert [name.step for name in names_in(checkpoints.folder)] == [6, 5, 4]
+
+
+def test_only_those_that_are_newer_than_what_is_known_are_read(checkpoints, caplog):
+    os.truncate(newest(checkpoints), 100)
+    assert checkpoints.latest(beyond=3).step == 4
+    assert checkpoints.latest(beyond=4) is None
+    assert checkpoints.latest(beyond=5) is None
+    assert len(caplog.records) == 2  # the torn one was looked at where it could have been of use
+    assert newest_step(checkpoints.folder / "none") == -1
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])

@@ -39,6 +39,20 @@ def test_the_last_step_its_pace_and_the_whole_curve(tmp_path, steps):
     assert all(loss == 5 / (1 + step) for step, loss in zip(curve.step, curve.loss, strict=True))
 
 
+def test_steps_that_are_made_again_are_progress_but_no_second_point(tmp_path):
+    write(tmp_path, 100)
+    with open(tmp_path / HISTORY, "ab") as file:
+        for step in range(80, 90):
+            line = {"what": "step", "at": 1100 + step / 5, "step": step, "loss": 5 / (1 + step), "workers": 1}
+            file.write(msgspec.json.encode(line | {"again": True}) + b"\n")
+    found = read_progress(tmp_path)
+    assert found.step == 89
+    assert found.per_s == pytest.approx(5)
+    curve = read_curve(tmp_path)
+    assert curve.step == list(range(100))
+    assert curve.at == sorted(curve.at)
+
+
 def test_a_history_of_a_million_steps_is_read_in_a_moment(tmp_path):
     line = {"what": "step", "at": 1000.0, "step": 0, "loss": 1.0, "workers": 1, "squared": [1.0, 2.0]}
     with open(tmp_path / HISTORY, "wb") as file:

@@ -63,12 +63,13 @@ def undisturbed(spec, steps, folder):
 
 
 def check_same(job, spec, folder):
-    """Every step was made once, with the losses of an undisturbed job, and all that was learned is the same, to the
-    last bit; how many steps there were."""
+    """Every step was made, and again only where a kill cost one, with the losses of an undisturbed job; and all that
+    was learned is the same, to the last bit; how many steps there were."""
+    check_made_again(job)
     steps = job.steps()
     assert steps == list(range(1, steps[-1] + 1))
     learner, losses = undisturbed(spec, steps[-1], folder)
-    assert [one["loss"] for one in job.history("step")] == losses
+    assert all(one["loss"] == losses[one["step"] - 1] for one in job.history("step"))
     found = Checkpoints(job.folder / CHECKPOINT, 1).latest()
     assert found.step == steps[-1]
     wanted = learner.state().tensors
@@ -76,6 +77,25 @@ def check_same(job, spec, folder):
     assert all(torch.equal(found.tensors[name], wanted[name]) for name in wanted)
     assert not job.history("disagree")
     return found.step
+
+
+def check_made_again(job):
+    """No generation goes back where nobody was killed; else by one step, unless nobody is left who had made the last
+    one."""
+    made_by, workers, lost, last, begins = set(), set(), set(), 0, False
+    for one in job.history():
+        match one["what"]:
+            case "lost" | "leaves":
+                lost.add(one["worker"])
+            case "goes on":
+                workers, begins = set(one["workers"]), True
+                if one["generation"] == 1:  # of another coordinator
+                    made_by, lost, last = set(), set(), 0
+            case "step":
+                if begins and made_by - lost:
+                    back = last - (one["step"] - 1)
+                    assert back <= bool(made_by & lost), f"generation {one['generation']} went back by {back} steps"
+                made_by, last, begins = workers, one["step"], False
 
 
 def places(devices):
@@ -104,7 +124,8 @@ class JobFolder:
         return [one for one in found if what is None or one["what"] == what]
 
     def steps(self):
-        return [one["step"] for one in self.history("step")]
+        """Each once."""
+        return [one["step"] for one in self.history("step") if not one.get("again")]
 
     def trains_with(self, count, steps=5):
         """Whether so many workers have made the last steps together."""

@@ -81,6 +81,9 @@ def simulate(
     if objective is not None:
         options["objective"] = objective
     chosen = policy_named(policy, **options)
+    if error > 0 and chosen.information == "oracle":
+        options["information"] = "predicted"
+        chosen = policy_named(policy, **options)
     fleet = _fleet(gpus, cluster, speed or [], lend)
     if (inference is None) != (lend is None):
         raise InputError("--inference and --lend: loans need both, the demand and the kind of its nodes")

@@ -98,6 +98,11 @@ class Fleet:
                 raise InputError(
                     f"job {job.id}: kind {kind!r} is not in the cluster, which has {', '.join(self.kinds)}"
                 )
+        fits = self._has_room_for(job)
+        return [speed if room else 0.0 for speed, room in zip(self._speeds(job), fits, strict=True)]
+
+    def _speeds(self, job: Job) -> list[float]:
+        """Whatever else a worker needs, [kinds]"""
         if job.speeds:
             named = job.kind or next(kind for kind in self.kinds if job.speeds.get(kind))
             return [job.speeds.get(kind, 0.0) / job.speeds[named] for kind in self.kinds]
@@ -105,6 +110,27 @@ class Fleet:
             return [1.0 if kind == job.kind else 0.0 for kind in self.kinds]
         reference = self.speeds.get(job.kind or self.kinds[0], 1.0)
         return [self.speeds.get(kind, 1.0) / reference for kind in self.kinds]
+
+    def _has_room_for(self, job: Job) -> list[bool]:
+        """Whether a node of the kind has the memory and CPUs of a worker; an InputError where none has."""
+        memory, cpus = self._most
+        fits = [job.memory <= most and job.cpus <= cores for most, cores in zip(memory, cpus, strict=True)]
+        if any(fits):
+            return fits
+        if job.memory > max(memory):
+            raise InputError(
+                f"job {job.id}: needs {job.memory:.4g} bytes of a device's memory; none has over {max(memory):.4g}"
+            )
+        raise InputError(f"job {job.id}: needs {job.cpus:g} CPUs a worker; no node with its memory has so many")
+
+    @cached_property
+    def _most(self) -> tuple[list[float], list[float]]:
+        """The memory of a device and the CPUs of a node, at most, [kinds]"""
+        kinds = range(len(self.kinds))
+        return (
+            [float(self.node_memory[self.node_kind == kind].max()) for kind in kinds],
+            [float(self.node_cpus[self.node_kind == kind].max()) for kind in kinds],
+        )
 
 
 class _ClusterDocument(msgspec.Struct, frozen=True):

@@ -57,6 +57,6 @@ def read_gavel(trace: Path, throughputs: Path) -> list[Job]:
                     deadline=None if slo < 0 else Seconds(slo),
                 )
             )
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise InputError(f"{trace}: line {line}: {error}") from error
     return check_jobs(jobs, str(trace))

@@ -112,7 +112,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     spread_speed: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Its speed on more nodes than it needs, against consolidated; below 1 for models with skewed tensors."""
     checkpoint: Seconds = Seconds(0)
-    """Of work a preemption costs, for writing the checkpoint."""
+    """Of work a preemption or a move costs, for writing the checkpoint."""
     restart: Seconds = Seconds(0)
     """Its workers are held without progress when it starts again."""
     resize: Seconds = Seconds(0)

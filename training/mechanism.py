@@ -157,8 +157,7 @@ class Mechanism:
     def _preempt(self, row: int, now: float) -> Change:
         table = self.table
         table.settle(row, now)
-        written = min(table.checkpoint[row], max(now - max(table.last_start[row], table.ready[row]), 0.0))
-        table.done[row] = max(table.done[row] - written * table.rate[row], 0.0)
+        self._write_checkpoint(row, now)
         if row in self.ledger.held:
             self.ledger.give_back(row)
             self._hold(row)
@@ -167,12 +166,19 @@ class Mechanism:
         table.preemptions[row] += 1
         return Change(row, "preempt")
 
+    def _write_checkpoint(self, row: int, now: float) -> None:
+        """It costs work: at most what was done since the job was ready."""
+        table = self.table
+        written = min(table.checkpoint[row], max(now - max(table.last_start[row], table.ready[row]), 0.0))
+        table.done[row] = max(table.done[row] - written * table.rate[row], 0.0)
+
     def _let_go(self, row: int, target: Ints, again: bool, now: float) -> None:
         """Give back what the job has too many of; all of it when it moves."""
         table, ledger = self.table, self.ledger
         table.settle(row, now)
         mine = table.workers[row]
         if again or not np.minimum(target, mine).any():
+            self._write_checkpoint(row, now)
             ledger.give_back(row)
         else:
             for kind in np.flatnonzero(mine > target).tolist():

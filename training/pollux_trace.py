@@ -18,7 +18,7 @@ from placement.errors import InputError
 from placement.units import Seconds
 from training.arrays import Floats
 from training.job_files import check_jobs, read_text
-from training.jobs import Job, Measured
+from training.jobs import MAX_WORKERS, Job, Measured
 from training.ledger import Ledger
 from training.pollux_app import NODE_DEVICES, WIDEST, App, consolidated, read_app
 from training.table import Table
@@ -97,6 +97,8 @@ def read_pollux(workload: Path, profiles: Path, tuned: bool, elastic: bool = Tru
         try:
             name, arrival, model = row["name"], float(row["time"]), row["application"]
             gpus, batch = int(row["num_replicas"]), float(row["batch_size"])
+            if not 1 <= gpus <= MAX_WORKERS or not 1 <= batch < np.inf:
+                raise ValueError(f"{gpus} replicas with a batch of {batch:g}")
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{workload}: line {line}: expected name,time,application,num_replicas,batch_size: {error}"

@@ -23,6 +23,9 @@ from training.speeds import CurveSpeeds, Speeds
 from training.table import Table
 from training.view import Policy
 
+PATIENCE = 100
+"""Decisions that may give nobody anything before jobs wait for ever: some policies' time must come."""
+
 
 @dataclass(frozen=True)
 class World:
@@ -49,12 +52,6 @@ class _Run:
         self.work = np.array([job.work_s for job in jobs])
         if not np.isfinite(self.work).all():
             raise InputError(f"job {jobs[int(np.argmax(np.isinf(self.work)))].id}: has no duration to simulate")
-        largest = world.fleet.node_memory.max()
-        if (self.table.memory > largest).any():
-            job = jobs[int(np.argmax(self.table.memory > largest))]
-            raise InputError(
-                f"job {job.id}: needs {job.memory:.4g} bytes of a device's memory; none has over {largest:.4g}"
-            )
         self.table.estimate[:] = self.work if estimates is None else estimates
         self.mechanism = Mechanism(self.table, world.fleet, policy, world.reclaim, world.seed)
         self.round_s = policy.round_s
@@ -65,6 +62,8 @@ class _Run:
         """Seconds of work by each job's next event."""
         self.arrived = 0
         self.loans = 0
+        self.idle = 0
+        """Decisions one after the other that gave nobody anything, with nothing else to come."""
         self.series = Series()
         self.lendable = np.flatnonzero(world.fleet.node_lendable)
 
@@ -72,16 +71,23 @@ class _Run:
         mechanism, table = self.mechanism, self.table
         while self.arrived < len(table) or len(mechanism.live):
             now = self._next()
-            if math.isinf(now):
+            if math.isinf(now) or self.idle > PATIENCE:
                 job = table.jobs[int(mechanism.live[0])]
                 raise InputError(f"job {job.id}: waits for ever; {mechanism.policy.name} gives it nothing")
             if self._happen(now):
                 self.due = min(self.due, self._round(now))
             if now >= self.due:
-                self._follow(mechanism.decide(now), now)
+                changes = mechanism.decide(now)
+                self._follow(changes, now)
+                self.idle = self.idle + 1 if self._is_idle(changes) else 0
                 self.due = max(mechanism.wake, math.nextafter(now, math.inf))
                 self.series.add(now, mechanism)
         return Outcome.of(table, self.world, mechanism, self.series)
+
+    def _is_idle(self, changes: list[Change]) -> bool:
+        """Nobody has anything, and nothing but another decision can happen."""
+        is_over = self.arrived == len(self.table) and math.isinf(self._next_loan())
+        return is_over and not changes and not self.mechanism.ledger.held
 
     def _next(self) -> float:
         arrival = self.table.submit[self.arrived] if self.arrived < len(self.table) else math.inf
@@ -154,6 +160,9 @@ class _Run:
         table, ledger, speeds = self.table, self.mechanism.ledger, self.world.speeds
         table.settle(row, now)
         rate = speeds.rate(table, ledger, row)
+        if not rate > 0:
+            name = self.mechanism.policy.name
+            raise InputError(f"job {table.jobs[row].id}: makes no progress on what {name} gives it")
         table.rate[row] = rate
         self.stage[row] = min(self.work[row], speeds.until(table, ledger, row))
         self.version[row] += 1

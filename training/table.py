@@ -50,7 +50,7 @@ class Table:
         self.model = _codes([job.model for job in jobs])
         room = np.where(self.speed > 0, fleet.capacity, 0)
         most = np.where(self.mixed, room.sum(axis=1), room.max(axis=1))
-        if (short := most < np.where(self.share < 1, 1, self.fewest)).any():
+        if (short := most < self.fewest).any():  # even parts of devices are of one each
             row = int(np.argmax(short))
             raise InputError(
                 f"job {jobs[row].id}: needs {self.fewest[row]} workers; the cluster has {most[row]} devices it can use"

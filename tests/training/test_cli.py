@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from placement.errors import InputError
+from tests.training.worlds import random_jobs, run
 from training.cli import add_train_commands
+from training.estimates import with_error
+from training.fleet import Fleet
+from training.job_files import read_jobs
+from training.policies import policy_named
+from training.simulator import simulate
 
 JOBS = "id,arrival,duration,gpus,priority\n0,0,30,1,3\n1,0,10,1,1\n2,1,25,1,2\n3,4,40,1,4\n"
 
@@ -36,6 +43,27 @@ def test_simulate_prints_the_fields_of_the_design(train):
     assert names <= set(summary)
     assert summary["mean_jct"] == 34
     assert summary["makespan"] == 66
+
+
+def test_wrong_predictions_are_not_taken_for_the_truth(train):
+    def mean(*more):
+        result = train("simulate", "--jobs", "many.csv", "--gpus", "4", "--policy", "penstock", "--json", *more)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)["mean_jct"]
+
+    jobs = random_jobs(5, count=80)
+    rows = [f"{one.id},{one.arrival:g},{one.duration:g},{min(one.gpus, 4)}" for one in jobs]
+    Path("many.csv").write_text("\n".join(["id,arrival,duration,gpus", *rows]) + "\n")
+    read = read_jobs(Path("many.csv"))
+    told = {
+        information: simulate(
+            read, Fleet.of(4), policy_named("penstock", information=information), with_error(read, 2.0, 1)
+        ).summary()["mean_jct"]
+        for information in ("oracle", "predicted")
+    }
+    assert told["oracle"] != told["predicted"]
+    assert mean("--error", "2", "--seed", "1") == pytest.approx(told["predicted"])
+    assert mean() == pytest.approx(run(read, 4, "penstock").summary()["mean_jct"])
 
 
 def test_files_are_written(train, tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from placement.errors import InputError
 from tests.training.worlds import fleet, job, nodes, random_jobs, run
@@ -31,18 +32,26 @@ def feasible(x, gpus, capacity):
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
-def test_max_min_is_feasible_and_no_move_raises_the_least(seed):
+def test_max_min_is_feasible_and_as_good_as_its_dual(seed):
     speed, gpus, capacity = draw(seed)
     found = most_for_least(speed, gpus, capacity)
     feasible(found.x, gpus, capacity)
     assert (speed * found.x).sum(axis=1).min() == pytest.approx(found.value, rel=1e-4)
-    # Weak duality: prices y, z >= 0 with z_i + gpus_i y_j >= u_i speed_ij for weights u bound the least from above.
-    rng = np.random.default_rng(seed)
-    for _ in range(20):
-        u = rng.dirichlet(np.ones(len(speed)))
-        y = rng.uniform(0, 0.3, len(capacity))
-        z = np.maximum((u[:, None] * speed - gpus[:, None] * y).max(axis=1), 0)
-        assert found.value <= z.sum() + capacity @ y + 1e-6
+    assert found.value == pytest.approx(least_price(speed, gpus, capacity), rel=1e-4)
+
+
+def least_price(speed, gpus, capacity):
+    """The dual: weights u that sum to 1, prices y of devices and z of jobs with z_i + gpus_i y_j >= u_i speed_ij; the
+    least sum z + capacity y is the greatest least."""
+    jobs, kinds = speed.shape
+    rows = []
+    for i, j in np.ndindex(jobs, kinds):
+        row = np.zeros(2 * jobs + kinds)
+        row[i], row[jobs + j], row[jobs + kinds + i] = speed[i, j], -gpus[i], -1.0
+        rows.append(row)
+    cost = np.concatenate((np.zeros(jobs), capacity, np.ones(jobs)))
+    weights = np.concatenate((np.ones(jobs), np.zeros(kinds + jobs)))[None, :]
+    return linprog(cost, A_ub=np.array(rows), b_ub=np.zeros(len(rows)), A_eq=weights, b_eq=[1.0]).fun
 
 
 def test_two_jobs_take_the_kinds_they_are_best_on():
@@ -161,6 +170,9 @@ def test_traces_are_read_as_they_are(tmp_path):
     assert read.speeds == {"v100": 10.0, "k80": 2.0}
     (tmp_path / "b.trace").write_text("B\tcmd\tdir\t-n\t1\t1000\t2\t1\t-1\t30\n")
     with pytest.raises(InputError, match=r"line 1: .* has nothing for 'B'"):
+        read_gavel(tmp_path / "b.trace", tmp_path / "t.json")
+    (tmp_path / "b.trace").write_text(f"A\tcmd\tdir\t-n\t1\t1{'0' * 400}\t2\t1\t-1\t30\n")
+    with pytest.raises(InputError, match="line 1: "):
         read_gavel(tmp_path / "b.trace", tmp_path / "t.json")
     (tmp_path / "c.trace").write_text("B\tcmd\n")
     with pytest.raises(InputError, match="2 cells"):

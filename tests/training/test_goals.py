@@ -75,13 +75,16 @@ def test_andreas_needs_less_energy_than_the_greedy(seed):
     where = fleet(nodes(1, 8), nodes(2, 8, "t4", "t"), speeds={"v100": 1.0, "t4": 0.4})
     watts = np.array([300.0, 70.0])
 
-    def cost(policy, **options):
+    def costs(policy, **options):
         outcome = run(jobs, where, policy, **options)
         energy = float((outcome.time_on * outcome.gpus[:, None] @ watts).sum())
-        return energy + 1000.0 * float(np.maximum(outcome.finish - outcome.deadline, 0).sum())
+        return energy, energy + 1000.0 * float(np.maximum(outcome.finish - outcome.deadline, 0).sum())
 
     # The greedy takes the fastest device that is free.
-    assert cost("andreas", watts=tuple(watts)) < 0.95 * cost("fcfs")
+    ours, fastest = costs("andreas", watts=tuple(watts)), costs("fcfs")
+    assert ours[0] < fastest[0]
+    assert ours[1] < 0.95 * fastest[1]
+    assert ours[1] <= 1.02 * costs("andreas", watts=tuple(watts), tries=1)[1]
 
 
 def test_prices_rise_with_use_and_refuse_what_is_worth_little():

@@ -7,8 +7,8 @@ import gzip
 import pytest
 
 from placement.errors import InputError
-from training.job_files import read_jobs
-from training.jobs import Amdahl, Measured, Pollux
+from training.job_files import CSV_OPTIONAL, CSV_REQUIRED, read_jobs
+from training.jobs import Amdahl, Batch, Job, Measured, Pollux
 
 HEADER = "id,arrival,duration,gpus"
 
@@ -35,7 +35,55 @@ def test_packed_csv(tmp_path):
         read_jobs(path)
 
 
-def test_yaml_has_every_field(tmp_path):
+EVERY = {
+    "id": ("a", "a"),
+    "gpus": ("4", 4),
+    "arrival": ("1h", 3600.0),
+    "duration": ("10min", 600.0),
+    "min_gpus": ("2", 2),
+    "max_gpus": ("8", 8),
+    "user": ("ann", "ann"),
+    "group": ("vision", "vision"),
+    "model": ("resnet", "resnet"),
+    "tag": ("nightly", "nightly"),
+    "kind": ("v100", "v100"),
+    "speeds": ("{v100: 2, t4: 1}", {"v100": 2.0, "t4": 1.0}),
+    "mixed": ("false", False),
+    "memory": ("4GiB", 4 << 30),
+    "cpus": ("1.5", 1.5),
+    "priority": ("-2.5", -2.5),
+    "deadline": ("2h", 7200.0),
+    "curve": ("{law: amdahl, serial: 0.25}", Amdahl(serial=0.25)),
+    "spread_speed": ("0.5", 0.5),
+    "checkpoint": ("3s", 3.0),
+    "restart": ("30s", 30.0),
+    "resize": ("5s", 5.0),
+    "batch": ("{start: 8, largest: 64, device_largest: 32}", Batch(8, 64, 32)),
+    "share": ("1.0", 1.0),
+}
+"""Each field as a file has it, and as the job does."""
+
+
+@pytest.mark.parametrize("kind", ["yaml", "csv"])
+def test_every_field_is_read(tmp_path, kind):
+    assert set(EVERY) == set(Job.__struct_fields__)
+    names = list(EVERY) if kind == "yaml" else [*CSV_REQUIRED, *CSV_OPTIONAL]
+    if kind == "yaml":
+        text = "jobs:\n- " + "\n  ".join(f"{name}: {EVERY[name][0]}" for name in names) + "\n"
+    else:
+        text = ",".join(names) + "\n" + ",".join(EVERY[name][0] for name in names) + "\n"
+    (read,) = read_jobs(write(tmp_path, text, f"jobs.{kind}"))
+    blank = Job(id="a", gpus=4)
+    for name, (_, value) in EVERY.items():
+        assert getattr(read, name) == (value if name in names else getattr(blank, name)), name
+    assert [
+        name for name in names if name not in ("id", "gpus", "share") and EVERY[name][1] == getattr(blank, name)
+    ] == []
+    (part,) = read_jobs(write(tmp_path, "id,arrival,duration,gpus,share\na,0,1,1,25%\n"))
+    assert part.share == 0.25
+
+
+def test_yaml_has_units_and_curves(tmp_path):
     text = """
 jobs:
   - {id: a, gpus: 2, duration: 10min, arrival: 1h, deadline: 2h, share: 50%, memory: 4GiB, cpus: 6, restart: 30s}

@@ -21,6 +21,15 @@ def test_a_restart_and_a_checkpoint_cost_what_they_say():
     assert outcome.finish[0] == 60 + 7 + 53
 
 
+def test_a_move_costs_what_a_preemption_and_a_start_cost():
+    where = fleet(nodes(1, 1), nodes(1, 1, "t4", "t"), speeds={"v100": 1.0, "t4": 0.5})
+    jobs = [job(0, 0, 10, 1), job(1, 0, 100, 1, restart=7, checkpoint=4)]
+    # 10 s at half speed less 4 s of that for the checkpoint, 7 s to come back, the rest on the V100.
+    outcome = run(jobs, where, "gandiva")
+    assert outcome.migrations[1] == 1
+    assert outcome.finish[1] == pytest.approx(10 + 7 + 100 - (10 - 4) / 2)
+
+
 def test_resizing_in_place_pauses():
     jobs = [job(0, 0, 100, 2, min_gpus=1, max_gpus=2, resize=5), job(1, 20, 10, 1)]
     outcome = run(jobs, 2, "lyra")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,6 +64,31 @@ def test_las_without_promotion_starves_and_with_it_does_not():
     promoted = run(jobs, 1, "tiresias-las", thresholds=(150.0,), promote=4.0)
     assert starved.finish[0] == starved.finish.max()
     assert promoted.finish[0] < 0.6 * starved.finish[0]
+
+
+@given(seed=st.integers(0, 10_000), promote=st.sampled_from([1.0, 2.0, 4.0]))
+@settings(max_examples=25, deadline=None)
+def test_las_with_promotion_starves_nobody(seed, promote):
+    """Long jobs on one device beside short ones that alone would fill it wait little longer than promotion takes."""
+    rng = np.random.default_rng(seed)
+    long = [job(n, 0, float(rng.integers(300, 600)), 1) for n in range(2)]
+    short = [job(2 + n, 100.0 * n, 100, 1) for n in range(60)]
+    promoted = run(long + short, 1, "tiresias-las", thresholds=(150.0,), promote=promote)
+    starved = run(long + short, 1, "tiresias-las", thresholds=(150.0,))
+
+    def longest_over(outcome):
+        """By how much a wait of a long job goes beyond the promotion, the turn of the other and one short job."""
+        over = []
+        for row in range(2):
+            runs = [(span.start, span.end) for span in outcome.series.spans if span.row == row]
+            ran = 0.0
+            for (start, end), (next_start, _) in itertools.pairwise(runs):
+                ran += end - start
+                over.append(next_start - end - (promote * max(ran, 1.0) + 400.0))
+        return max(over)
+
+    assert longest_over(promoted) <= 0
+    assert longest_over(starved) > 0
 
 
 def test_gittins_index_is_analytic():

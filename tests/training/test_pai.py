@@ -62,7 +62,7 @@ def test_cpus_run_out_before_gpus():
     where = fleet(nodes(1, 8), cpus={"v100": 12.0})
     jobs = [job(n, 0, 100, 1, cpus=6.0) for n in range(3)]
     assert sorted(run(jobs, where, "pai").finish.tolist()) == [100, 100, 200]
-    with pytest.raises(InputError, match="job 0: waits for ever"):
+    with pytest.raises(InputError, match="job 0: needs 13 CPUs a worker; no node"):
         run([job(0, 0, 1, 1, cpus=13.0)], where, "pai")
 
 

@@ -94,6 +94,23 @@ def test_elastic_jobs_grow_and_shrink():
     assert run(jobs, 4, "penstock").finish.tolist() == pytest.approx([60, 30])
 
 
+def test_elastic_jobs_grow_and_shrink_without_durations_too():
+    jobs = [job(0, 0, 100, 2, min_gpus=1, max_gpus=4), job(1, 10, 20, 3)]
+    blind = run(jobs, 4, "penstock", information="none")
+    # 20 of 100 s of two done by 10 s; then on one GPU beside the other; then on all four.
+    assert blind.finish.tolist() == pytest.approx([30 + (100 - 20 - 10) / 2, 30])
+    assert blind.preemptions.sum() == 0
+    rigid = run(jobs, 4, "penstock", information="none", elastic=False)
+    assert rigid.preemptions.sum() + (rigid.queue > 0).sum() > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_elastic_jobs_nothing_of_that_matters(seed):
+    jobs = random_jobs(seed, count=80)
+    grows = run(jobs, 8, "penstock", information="none")
+    assert grows.finish.tolist() == run(jobs, 8, "penstock", information="none", elastic=False).finish.tolist()
+
+
 @pytest.mark.parametrize("sigma", [0.25, 1.0])
 def test_it_bears_wrong_predictions(sigma):
     jobs = random_jobs(5, count=150)

@@ -11,6 +11,7 @@ from placement.errors import InputError
 from tests.training.worlds import fleet, job, nodes, random_jobs, run
 from training.goodput import best_goodput, efficiency, iteration_time, learning_rate_scale, sync_time, tune
 from training.jobs import Amdahl, Batch, Pollux
+from training.policies.sia import choose
 from training.pollux_fit import Observations, fit, noise_scale
 from training.pollux_trace import read_pollux
 from training.simulator import World
@@ -127,6 +128,43 @@ def test_sia_puts_jobs_on_the_kind_they_gain_most_from():
     assert outcome.time_on[1, 1] > 0
 
 
+def test_pollux_looks_at_the_kinds():
+    where = fleet(nodes(1, 2), nodes(1, 4, "t4", "t"))
+    jobs = [
+        job(0, 0, 600, 1, speeds={"v100": 1.0, "t4": 0.0}),  # the more numerous kind does nothing for it
+        job(1, 0, 600, 1, speeds={"v100": 0.0, "t4": 1.0}),
+        job(2, 0, 600, 1, speeds={"v100": 1.0, "t4": 0.1}),
+    ]
+    outcome = run(jobs, where, "pollux")
+    assert outcome.finish.tolist() == [600, 600, 600]
+    assert (outcome.time_on > 0).tolist() == [[True, False], [False, True], [True, False]]
+
+
+def test_pollux_lets_nobody_wait_while_another_kind_idles():
+    where = fleet(nodes(1, 4), nodes(1, 4, "t4", "t"), speeds={"v100": 1.0, "t4": 0.4})
+    outcome = run([job(n, 0, 600, 3) for n in range(2)], where, "pollux")
+    assert outcome.first_start.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sia_chooses_as_well_as_trying_everything(seed):
+    rng = np.random.default_rng(seed)
+    capacity = rng.integers(2, 5, 2)
+    rows = [(j, k, c) for j in range(4) for k in range(2) for c in (1, 2, 4) if c <= capacity[k]]
+    job_of, kind, count = np.array(rows).T
+    value = rng.uniform(0.5, 3.0, len(rows))
+    found = choose(job_of, kind, count, value, capacity, 4, 5.0)
+    assert len(set(job_of[found].tolist())) == len(found)
+    assert (np.bincount(kind[found], count[found], 2) <= capacity).all()
+    best = 0.0
+    ways = [[None, *np.flatnonzero(job_of == j).tolist()] for j in range(4)]
+    for pick in itertools.product(*ways):
+        taken = [row for row in pick if row is not None]
+        if (np.bincount(kind[taken], count[taken], 2) <= capacity).all():
+            best = max(best, value[taken].sum())
+    assert value[found].sum() == pytest.approx(best, rel=1e-3)
+
+
 def test_pollux_restarts_less_when_jobs_are_young():
     outcome = run(random_jobs(4, count=30, elastic=1.0), 16, "pollux")
     assert np.isfinite(outcome.finish).all()
@@ -162,6 +200,10 @@ def test_a_workload_and_its_profiles_are_read_as_they_are(tmp_path):
     # Alone with what it asked for, a job takes what its epochs take.
     assert finished["fcfs"].jct[0] == pytest.approx(jobs[0].duration, rel=1e-6)
     assert finished["pollux"].jct.mean() < finished["fcfs"].jct.mean()
+    for cells in ("0,64", "-1,64", "1000000,64", "1,0", "1,nan", "1,inf", "1,x"):
+        (tmp_path / "bad.csv").write_text(f"name,time,application,num_replicas,batch_size\nx,0,toy,{cells}\n")
+        with pytest.raises(InputError, match=r"bad\.csv: line 2: "):
+            read_pollux(tmp_path / "bad.csv", tmp_path / "profiles", True)
     (tmp_path / "bad.csv").write_text("name,time,application,num_replicas,batch_size\nx,0,none,1,32\n")
     with pytest.raises(InputError, match="no profile of 'none'"):
         read_pollux(tmp_path / "bad.csv", tmp_path / "profiles", True)

@@ -62,11 +62,17 @@ class Penstock:
 
     def _blind(self, view: View) -> Allocation:
         if len(view.finished) < ENOUGH:
-            workers = in_order(view, _by_service(view), self.strict)
+            workers = self._served(view, _by_service(view))
             return Allocation(workers, wake=QUEUES.wake(view, workers))
-        workers = in_order(view, _by_chance(view), self.strict)
+        workers = self._served(view, _by_chance(view))
         pause = max(until_next_cell(view.run_s[workers.any(axis=1)]), PAUSE_S)
         return Allocation(workers, wake=view.now + pause)
+
+    def _served(self, view: View, key: Floats) -> Ints:
+        """Bases in that order, and growth onto what is left: where nobody knows what is left to do, by speed alone."""
+        if not self.elastic or (view.fewest == view.most).all():
+            return in_order(view, key, self.strict)
+        return grown(view, bases(view, key, preemptive=True), np.ones(len(view)))
 
 
 def work_left(view: View) -> Floats:

@@ -2,17 +2,18 @@
 
 A job's speedup is its goodput (its own curve, batch size tuned) against that at a fair share of the cluster. Changing
 a running job costs it the part of its life that restarts take. Instead of a genetic search, workers go one by one to
-the job whose next one raises the objective most, then pairs of jobs trade while that helps.
+the job whose next one raises the objective most, then pairs of jobs trade while that helps: on each kind of device for
+itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from training.arrays import Floats, Ints
+from training.arrays import Bools, Floats, Ints
 from training.kernels import climb_speedups
 from training.view import Allocation, Information, View
 
@@ -33,11 +34,36 @@ class Pollux:
         wake = (np.floor(view.now / self.round_s + 1e-9) + 1) * self.round_s
         if not len(view):
             return Allocation(workers)
-        gain = speedups(view)
-        kind = int(view.capacity.argmax())
-        counts = best_counts(gain, view, int(view.capacity[kind]), self.power)
-        workers[:, kind] = counts
+        gain, home = speedups(view), homes(view)
+        for kind in range(len(view.capacity)):
+            self._climb(view, gain, kind, home == kind, workers)
+        if len(view.capacity) > 1:  # what is left goes to those who got nothing at home
+            for kind in range(len(view.capacity)):
+                self._climb(view, gain, kind, (view.speed[:, kind] > 0) & ~workers.any(axis=1), workers)
         return Allocation(workers, wake=float(wake))
+
+    def _climb(self, view: View, gain: Floats, kind: int, among: Bools, workers: Ints) -> None:
+        """Give those among the jobs what is left of a kind; writes workers."""
+        jobs = np.flatnonzero(among)
+        room = int(view.capacity[kind] - workers[:, kind].sum())
+        if len(jobs) and room > 0:
+            there = gain[jobs] * view.speed[jobs, kind][:, None]
+            workers[jobs, kind] = best_counts(there, replace(view, rows=view.rows[jobs]), room, self.power)
+
+
+def homes(view: View) -> Ints:
+    """The kind that each job has its workers on, [n]: where it runs, else where its part of the devices, those who
+    are there already counted, is worth most; -1 where it fits on none."""
+    fits = (view.speed > 0) & (view.capacity >= view.fewest[:, None])
+    if len(view.capacity) == 1:
+        return np.where(fits[:, 0], 0, -1)
+    home = np.where(view.running, view.workers.argmax(axis=1), -1)
+    there = np.bincount(home[view.running], minlength=len(view.capacity))
+    for job in np.flatnonzero(~view.running & fits.any(axis=1)).tolist():
+        worth = np.where(fits[job], view.speed[job] * view.capacity / (there + 1), 0.0)
+        home[job] = int(worth.argmax())
+        there[home[job]] += 1
+    return home
 
 
 def speedups(view: View) -> Floats:

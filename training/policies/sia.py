@@ -35,9 +35,10 @@ class Sia:
         if not len(view):
             return Allocation(workers)
         job, kind, count = configurations(view)
-        value = values(view, job, kind, count, self.power) + self.waiting_penalty
-        chosen = choose(job, kind, count, value, view.capacity, len(view), self.seconds)
-        workers[job[chosen], kind[chosen]] = count[chosen]
+        if len(job):
+            value = values(view, job, kind, count, self.power) + self.waiting_penalty
+            chosen = choose(job, kind, count, value, view.capacity, len(view), self.seconds)
+            workers[job[chosen], kind[chosen]] = count[chosen]
         wake = (np.floor(view.now / self.round_s + 1e-9) + 1) * self.round_s
         return Allocation(workers, wake=float(wake))
 
@@ -49,7 +50,7 @@ def configurations(view: View) -> tuple[Ints, Ints, Ints]:
     known: dict[tuple[int, int, int], list[int]] = {}
     for job in range(len(view)):
         low, high = int(view.fewest[job]), int(view.most[job])
-        for kind in np.flatnonzero(view.speed[job] > 0).tolist():
+        for kind in np.flatnonzero((view.speed[job] > 0) & (view.capacity > 0)).tolist():
             top = min(high, int(view.capacity[kind]))
             key = (low, top, kind)
             if key not in known:

@@ -75,11 +75,11 @@ class Attendant:
     def look(self, records: Sequence[Record]) -> list[Seen]:
         return [self._runners[record.type].look(record) for record in records]
 
-    def beat(self, records: Sequence[Record]) -> None:
-        """Let their keepers, and those of parked runs, know that somebody looks after them."""
+    def beat(self, records: Sequence[Record], now: float) -> None:
+        """Let their keepers, and those of parked runs, know that somebody looked after them at that time."""
         for record in (*records, *self.parked.records):
             with suppress(FileNotFoundError):
-                os.utime(Path(str(record.folder)) / ALIVE)
+                os.utime(Path(str(record.folder)) / ALIVE, (now, now))
 
     async def start(self, step: Step) -> bool:
         """Whether it runs now."""
@@ -129,7 +129,14 @@ class Attendant:
         if new:
             self._take(record, {*record.devices, *new})
         await aside(self._runners[record.type].resize, record, step.devices)
-        await aside(self.claims.resized, record.id, step.devices, step.observed)
+        try:
+            await aside(self.claims.resized, record.id, step.devices, step.observed)
+        except (LeaseLost, Stale):
+            raise
+        except Exception:  # the store is right
+            await aside(self._runners[record.type].resize, record, record.devices)
+            self._take(record, record.devices)
+            raise
         self._take(record, step.devices)
         self._note("resized", {"job": record.id, "workers": len(step.devices)})
         return True
@@ -152,6 +159,12 @@ class Attendant:
             await self._leave(record, "cancelled", "cancelled")
         else:
             await self._leave(record, "suspended", why, **observed)
+
+    async def fail(self, record: Record, why: str) -> None:
+        """The queue cannot go on with it there."""
+        if record.devices:
+            await self._stopped(record)
+        await self._leave(record, "failed", why)
 
     async def _stopped(self, record: Record) -> Seen:
         """How it was when it had been asked to end, and was killed when its grace was over."""

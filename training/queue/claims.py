@@ -19,7 +19,7 @@ from training.queue.database import Transaction
 from training.queue.errors import LeaseLost, Stale
 from training.queue.processes import is_alive, this_process
 from training.queue.record import Observed, Process, Record
-from training.queue.rows import SELECT, find, to_record, update
+from training.queue.rows import READ, SELECT, find, to_record, update
 from training.queue.states import FOLLOWING, HOLDING, WAITING, State
 from training.queue.store import Store, change_state, line, note
 
@@ -61,10 +61,13 @@ class Claims:
         self.store = store
         self.lease = lease
 
-    def renew(self) -> None:
+    def renew(self) -> float:
+        """The time from which on the lease counts anew."""
+        now = time.time()
         with self.store.database.write() as transaction:
             self._check(transaction)
-            transaction.run("UPDATE controllers SET heartbeat = ? WHERE name = ?", time.time(), self.lease.name)
+            transaction.run("UPDATE controllers SET heartbeat = ? WHERE name = ?", now, self.lease.name)
+        return now
 
     def release(self) -> None:
         """Nobody needs to wait for this controller any more."""
@@ -125,6 +128,19 @@ class Claims:
                 state, why = "cancelled", "cancelled"
             record = change_state(transaction, record, state, str(self.lease), why)
             return update(transaction, record, **changes) if changes else record
+
+    def fail_unreadable(self, job: str) -> Record:
+        """What stands in for what cannot be read is written down; the job has failed, or is ended where it runs."""
+        with self.store.database.write() as transaction:
+            self._check(transaction)
+            record = find(transaction, job)
+            if not record.fault or record.controller not in (None, self.lease.name):
+                return record
+            record = update(transaction, record, **{name: getattr(record, name) for name in READ})
+            if record.state in WAITING:
+                return change_state(transaction, record, "failed", str(self.lease), record.fault)
+            note(transaction, record, record.state, str(self.lease), f"to be cancelled: {record.fault}")
+            return update(transaction, record, cancelling=True)
 
     def free_lost(self) -> list[Record]:
         """Let jobs of controllers that are gone wait for others."""

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from placement.cluster import Cluster
+from placement.errors import InputError
 from placement.units import Seconds
 from training.arrays import Ints
 from training.fleet import Fleet
@@ -48,9 +49,12 @@ class OpenDevices:
         """None where there are none."""
         is_open = set(names)
         chosen = [device for device in cluster.devices if device.name in is_open]
+        if not chosen:
+            return None
         counts = np.bincount([device.node for device in chosen], minlength=len(cluster.nodes)).tolist()
-        nodes = [msgspec.structs.replace(node, devices=n) for node, n in zip(cluster.nodes, counts, strict=True) if n]
-        return OpenDevices(Fleet(Cluster(tuple(nodes))), tuple(device.name for device in chosen)) if nodes else None
+        # A node with nothing open stays: its kind is one that jobs may name.
+        nodes = [msgspec.structs.replace(node, devices=n) for node, n in zip(cluster.nodes, counts, strict=True)]
+        return OpenDevices(Fleet(Cluster(tuple(nodes))), tuple(device.name for device in chosen))
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,17 @@ def recalled(record: Record, devices: OpenDevices, policy: Policy, now: float) -
     desk = _Desk([record], [], devices, policy, now)
     desk.recall(record, {})
     return desk.steps()[0]
+
+
+def at_fault(jobs: Sequence[Record], devices: OpenDevices, policy: Policy, now: float) -> dict[str, str]:
+    """Of jobs on which no decision can be made together, those on which none can be made alone, and why."""
+    found = {}
+    for record in jobs:
+        try:
+            Decider(policy).decide([record], [], devices, now)
+        except InputError as error:
+            found[record.id] = f"cannot be decided on: {error}"
+    return found
 
 
 def warm_up(policy: Policy, cluster: Cluster) -> None:
@@ -190,6 +205,9 @@ class _Desk:
             columns[name] = None if math.isnan(value) else value
         kinds = dict(zip(self.devices.fleet.kinds, table.time_on[row].tolist(), strict=True))
         time_on = record.observed.time_on | {kind: spent for kind, spent in kinds.items() if spent}
+        for name, value in columns.items():
+            if value is not None and not math.isfinite(value):
+                raise InputError(f"job {record.id}: its {name} comes to {value}")
         return Observed(**columns, time_on=time_on)
 
 
@@ -198,4 +216,7 @@ def _job(record: Record) -> Job:
     job = record.job
     deadline = None if job.deadline is None else Seconds(record.submitted + job.deadline)
     words = {name: getattr(job, name) for name in Job.__struct_fields__}
-    return Job(**words | {"arrival": Seconds(record.arrival), "deadline": deadline})
+    try:
+        return Job(**words | {"arrival": Seconds(record.arrival), "deadline": deadline})
+    except ValueError as error:
+        raise InputError(str(error)) from error

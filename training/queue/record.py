@@ -92,6 +92,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """How often its processes were gone without a word."""
     cancelling: bool = False
     exit_code: int | None = None
+    fault: str = ""
+    """Why its row cannot be read, and what stands here in its stead; no column. Empty where it can."""
 
     @staticmethod
     def of(job: Submission, number: int, now: float) -> Record:

@@ -6,32 +6,55 @@ from typing import Any
 
 import msgspec
 
+from placement.errors import InputError
 from training.queue.database import Row, Transaction
 from training.queue.errors import NoSuchJob
 from training.queue.record import Observed, Process, Record
-from training.queue.submission import decode_submission, encode_submission
+from training.queue.submission import Submission, decode_submission, encode_submission
 
-COLUMNS = tuple("username" if name == "user" else name for name in Record.__struct_fields__)
+_NAMES = tuple(name for name in Record.__struct_fields__ if name != "fault")
+COLUMNS = tuple("username" if name == "user" else name for name in _NAMES)
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
-_NAMES = Record.__struct_fields__
 _ENCODED: dict[str, Any] = {"process": Process, "devices": tuple[str, ...], "observed": Observed}
+READ = ("job", *_ENCODED)
+"""Columns whose cells may be unreadable."""
 
 
 def to_record(row: Row) -> Record:
+    """What cannot be read does not keep others from being read: something stands in for it, and `fault` says so."""
     values = dict(zip(_NAMES, row, strict=True))
-    values["job"] = decode_submission(values["job"])
+    stand_ins = {"job": _stand_in(values["id"]), "process": None, "devices": (), "observed": Observed()}
+    faults = []
+    for name in READ:
+        try:
+            values[name] = _from_cell(name, values[name])
+        except (InputError, msgspec.DecodeError, ValueError, TypeError, KeyError) as error:
+            faults.append(f"its {name} in the store cannot be read: {error}")
+            values[name] = stand_ins[name]
     values["cancelling"] = bool(values["cancelling"])
-    for name, kind in _ENCODED.items():
-        if values[name] is not None:
-            values[name] = msgspec.json.decode(values[name], type=kind)
-    return Record(**values)
+    return Record(**values, fault="; ".join(faults))
+
+
+def _from_cell(name: str, cell: str | None) -> Any:
+    if name == "job":
+        return decode_submission(str(cell))
+    return None if cell is None else msgspec.json.decode(cell, type=_ENCODED[name])
+
+
+def _stand_in(job: str) -> Submission:
+    return Submission(id=job, command=("false",))
 
 
 def to_cell(name: str, value: Any) -> Any:
     if name == "job":
         return encode_submission(value)
     if name in _ENCODED and value is not None:
-        return msgspec.json.encode(value).decode()
+        cell = msgspec.json.encode(value).decode()
+        try:
+            msgspec.json.decode(cell, type=_ENCODED[name])
+        except msgspec.DecodeError as error:
+            raise InputError(f"{name} cannot be kept: {error}") from error
+        return cell
     return int(value) if name == "cancelling" else value
 
 

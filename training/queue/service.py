@@ -9,32 +9,30 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from placement.cluster import Cluster
+from placement.errors import InputError
 from training.lending import Held
 from training.queue.allowed import allowed, fitting
-from training.queue.aside import aside
+from training.queue.aside import aside, to_its_end
 from training.queue.attendant import Attendant, Note
 from training.queue.claims import LEASE_S, register
-from training.queue.decision import Decider, OpenDevices, Step, recalled
+from training.queue.decision import Decider, OpenDevices, Step, at_fault, recalled
 from training.queue.devices import Devices
-from training.queue.errors import LeaseLost, StoreError
+from training.queue.errors import LeaseLost
 from training.queue.leftovers import end_leftovers
 from training.queue.past import HISTORY, Past
 from training.queue.record import Record
 from training.queue.runner import Runner, Running
 from training.queue.saved import saved_at
 from training.queue.store import Store
-from training.queue.works import Works
+from training.queue.works import PAUSE_S, Works, or_pause
 from training.view import Policy
-
-PAUSE_S = 1.0
-"""After something went wrong with the queue itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ class QueueService:
         ]
         try:
             while True:
-                await _to_its_end(self._turn())
+                await to_its_end(self._turn())
                 with suppress(TimeoutError):  # wait_for would lose a cancellation that comes with the wake
                     async with asyncio.timeout(self.settings.look_s):
                         await self._woken.wait()
@@ -136,12 +134,14 @@ class QueueService:
             if record.controller == self.settings.name and record.devices
         ]
 
+    def wants(self) -> bool:
+        """Whether a job that has not ended could have devices here, by what was read of the store last."""
+        return any(record.controller in (None, self.settings.name) and not record.cancelling for record in self._live)
+
     async def recall(self) -> None:
         """Take back what is not open any more, at once; returns when no job holds any of it."""
         while works := await self._take_back():
             await asyncio.wait(works)
-            if any(not work.cancelled() and work.exception() for work in works):
-                await asyncio.sleep(PAUSE_S)
 
     async def begin(self) -> None:
         """Be the store's controller of this name; what one before has left running is this one's."""
@@ -158,6 +158,9 @@ class QueueService:
         """One look at everything, and whatever follows from it."""
         await self._take_back()
         ended, live = self._works.ended, await self._all()
+        for record in live:
+            if record.fault and self._may_have(record):
+                await aside(self._attendant.claims.fail_unreadable, record.id)
         if ended == self._works.ended:
             for parked in self._attendant.parked.take_unwanted(live, frozenset(self._works)):
                 self._works.begin(parked.id, self._attendant.parked.end(parked))
@@ -182,13 +185,16 @@ class QueueService:
         with suppress(LeaseLost):
             claims, mine = self._attendant.claims, await self._mine()
             stops = (self._attendant.stop(record, "the server stops") for record in mine)
-            for record, trouble in zip(mine, await asyncio.gather(*stops, return_exceptions=True), strict=True):
+            troubles = await asyncio.gather(*stops, return_exceptions=True)
+            for record, trouble in zip(mine, troubles, strict=True):
                 if trouble is not None:
                     self._note("failed", {"job": record.id, "reason": str(trouble)})
-            await aside(claims.release)
+            if not any(troubles):  # else something may still run: others wait until the lease is over
+                await aside(claims.release)
 
     def _tell(self, job: str, error: BaseException) -> None:
-        self._note("failed", {"job": job, "reason": f"{type(error).__name__}: {error}"})
+        self._decided = None
+        self._note("failed", {"job": job, "reason": _named(error)})
 
     async def _turn(self) -> None:
         """One step; what goes wrong is told, and tried again."""
@@ -200,7 +206,7 @@ class QueueService:
             self._attendant.take_lease(None)
             self._note("lost its lease", {"reason": str(error)})
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = _named(error)
             if reason != self._trouble:
                 self._note("failed", {"reason": reason})
             self._trouble = reason
@@ -219,28 +225,60 @@ class QueueService:
             self._due = min(self._due, self._round(now))
         if now < self._due:
             return
-        steps, wake = await aside(self._ask, live, self._past.jobs, open_now, now)
+        try:
+            steps, wake = await aside(self._ask, live, self._past.jobs, open_now, now)
+        except InputError:
+            if not await self._drop_at_fault(live, open_now, now):
+                raise
+            return
         self._due = max(wake, now + self.settings.look_s)
         # What changes from here on, be it by this decision, is looked at again: a job may be gone before the next line.
         self._decided = seen
-        await self._follow(steps, ended)
+        try:
+            await self._follow(steps, ended)
+        except Exception:
+            self._decided = None
+            raise
 
     def _ask(
         self, live: list[Record], past: list[Record], open_now: frozenset[str], now: float
     ) -> tuple[list[Step], float]:
         mine = [record for record in live if record.controller == self.settings.name]
-        busy = {device for record in mine if self._is_leaving(record) for device in record.devices}
-        devices = OpenDevices.of(self._cluster, [name for name in open_now if name not in busy])
-        jobs: list[Record] = []
+        devices = self._to_share(mine, open_now)
+        jobs = self._shown(live, devices, now)
         steps: list[Step] = []
         wake = math.inf
         if devices is not None:
-            jobs = allowed(live, self._may_have, devices.fleet, self.store.quotas(), now)
             decision = self._decider.decide(jobs, fitting(past, devices.fleet), devices, now)
             steps, wake = list(decision.steps), decision.wake
         shown = {record.id for record in jobs}
         closed = [record for record in mine if record.id not in shown and not self._is_leaving(record)]
         return [*(Step(record, (), record.share, self._attendant.preempted(record)) for record in closed), *steps], wake
+
+    def _to_share(self, mine: Sequence[Record], open_now: frozenset[str]) -> OpenDevices | None:
+        busy = {device for record in mine if self._is_leaving(record) for device in record.devices}
+        return OpenDevices.of(self._cluster, [name for name in open_now if name not in busy])
+
+    def _shown(self, live: list[Record], devices: OpenDevices | None, now: float) -> list[Record]:
+        """The jobs that the policy sees."""
+        if devices is None:
+            return []
+        return allowed(live, self._may_have, devices.fleet, self.store.quotas(), now)
+
+    async def _drop_at_fault(self, live: list[Record], open_now: frozenset[str], now: float) -> bool:
+        """Whether jobs were to blame for a decision that could not be made: they fail, the others go on without."""
+        devices = self._to_share([record for record in live if record.controller == self.settings.name], open_now)
+        if devices is None:
+            return False
+        jobs, policy = await aside(self._shown, live, devices, now), self._decider.policy
+        wrong = await aside(at_fault, jobs, devices, policy, now)
+        for record in jobs:
+            if record.id in wrong and record.id not in self._works:
+                self._works.begin(record.id, or_pause(self._attendant.fail(record, wrong[record.id])))
+        if not wrong:
+            wrong = await aside(at_fault, fitting(self._past.jobs, devices.fleet), devices, policy, now)
+            self._past.forget(wrong)
+        return bool(wrong)
 
     def _may_have(self, record: Record) -> bool:
         return record.controller in (None, self.settings.name) and not self._is_leaving(record)
@@ -276,7 +314,7 @@ class QueueService:
                 return
 
     def _send_away(self, record: Record, why: str | None, step: Step | None = None) -> None:
-        self._works.begin(record.id, self._attendant.stop(record, why, step))
+        self._works.begin(record.id, or_pause(self._attendant.stop(record, why, step)))
 
     # Taking back
 
@@ -293,7 +331,7 @@ class QueueService:
             if record.id not in self._works:
                 self._recalls_begun += 1
                 stop = self._attendant.stop(record, None) if record.cancelling else self._give_up(record, open_now)
-                self._works.begin(record.id, stop)
+                self._works.begin(record.id, or_pause(stop))
         return [self._works[record.id] for record in holders]
 
     async def _give_up(self, record: Record, open_now: frozenset[str]) -> None:
@@ -309,9 +347,10 @@ class QueueService:
 
     def _left(self, record: Record, open_now: frozenset[str]) -> Step:
         devices = OpenDevices.of(self._cluster, sorted(open_now))
-        if devices is None:
-            return Step(record, (), record.share, self._attendant.preempted(record))
-        return recalled(record, devices, self._decider.policy, time.time())
+        if devices is not None and sum(name in open_now for name in record.devices) >= record.job.fewest:
+            with suppress(InputError):  # its kind may be no longer there
+                return recalled(record, devices, self._decider.policy, time.time())
+        return Step(record, (), record.share, self._attendant.preempted(record))
 
     async def _recalls(self) -> None:
         """Beside the turns: a recall does not wait for the start of another job."""
@@ -320,8 +359,8 @@ class QueueService:
             self._recalled.clear()
             try:
                 await self._take_back()
-            except (LeaseLost, OSError, StoreError) as error:
-                self._note("failed", {"reason": str(error)})
+            except Exception as error:
+                self._note("failed", {"reason": _named(error)})
 
     async def _mine(self) -> list[Record]:
         return [record for record in await self._all() if record.controller == self.settings.name]
@@ -349,25 +388,19 @@ class QueueService:
             if not self._attendant.has_lease:
                 continue
             try:
-                await aside(self._attendant.claims.renew)
+                now = await aside(self._attendant.claims.renew)
                 for record in await aside(self._attendant.claims.free_lost):
                     self._note("freed", {"job": record.id, "why": record.why})
-                await aside(self._attendant.beat, await self._mine())
+                await aside(self._attendant.beat, await self._mine(), now)
             except LeaseLost as error:
                 self._attendant.take_lease(None)
                 self._note("lost its lease", {"reason": str(error)})
-            except (OSError, StoreError) as error:
-                self._note("failed", {"reason": str(error)})
+            except Exception as error:
+                self._note("failed", {"reason": _named(error)})
 
 
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Whoever cancels waits until it is done: a job that is being started must be known before anything else is."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _reason(step: Step) -> str:

@@ -14,7 +14,7 @@ HOLDING: frozenset[State] = frozenset({"starting", "running"})
 ENDED: frozenset[State] = frozenset({"finished", "failed", "cancelled"})
 
 FOLLOWING: dict[State, frozenset[State]] = {
-    "queued": frozenset({"starting", "cancelled"}),
+    "queued": frozenset({"starting", "failed", "cancelled"}),
     "starting": frozenset({"running", "suspended", "finished", "failed", "cancelled"}),
     "running": frozenset({"starting", "suspended", "finished", "failed", "cancelled"}),
     "suspended": frozenset({"starting", "failed", "cancelled"}),

@@ -13,7 +13,9 @@ import msgspec
 from placement.cluster import Cluster
 from placement.errors import InputError
 from placement.files import convert
+from training.curves import speedup_table
 from training.fleet import Fleet
+from training.jobs import Amdahl
 from training.queue.database import Database, Transaction, open_database
 from training.queue.errors import Ended, JobExists, OverQuota
 from training.queue.record import Event, Quota, Record
@@ -171,7 +173,7 @@ def check_fits(job: Submission, fleets: Sequence[Fleet]) -> None:
             speeds = fleet.speed_of(job)
             rooms = [int(room) for room, speed in zip(fleet.capacity, speeds, strict=True) if speed > 0]
             room = sum(rooms) if job.mixed else max(rooms, default=0)
-            if room < (1 if job.share < 1 else job.fewest):
+            if room < job.fewest:
                 raise InputError(f"job {job.id}: needs {job.fewest} workers; there are {room} devices it can use")
             return
         except InputError as error:
@@ -184,6 +186,8 @@ def _submit(
     transaction: Transaction, job: Submission, number: int, who: str, now: float, fleets: Sequence[Fleet]
 ) -> Record:
     check_fits(job, fleets)
+    if not isinstance(job.curve, Amdahl):
+        speedup_table(job, 1)  # an InputError says where it has no speed
     if transaction.all("SELECT 1 FROM jobs WHERE id = ?", job.id):
         raise JobExists(f"there is a job {job.id!r} already; ids must differ")
     record = Record.of(job, number, now)

@@ -19,6 +19,7 @@ TYPES: tuple[Type, ...] = get_args(Type)
 MAX_SPEC_BYTES = 2**16
 MAX_GRACE_S = 600.0
 MAX_WAIT_S = 366 * 86400.0
+MAX_DEADLINE_S = 10 * MAX_WAIT_S
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 OURS = "PENSTOCK_"
@@ -58,6 +59,8 @@ class Submission(Job, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
             raise ValueError(f"job {self.id}: grace {self.grace:g}; expected seconds between 0 and {MAX_GRACE_S:g}")
         if self.arrival > MAX_WAIT_S:
             raise ValueError(f"job {self.id}: arrival {self.arrival:g} s from now; a year is the most")
+        if self.deadline is not None and self.deadline > MAX_DEADLINE_S:
+            raise ValueError(f"job {self.id}: deadline {self.deadline:g} s from now; ten years are the most")
         if self.type == "command":
             self._check_command()
         elif self.command or self.env or self.directory is not None:
@@ -79,7 +82,7 @@ class Submission(Job, frozen=True, forbid_unknown_fields=True, kw_only=True, omi
 
 
 def encode_submission(job: Submission) -> str:
-    """As the store keeps it; an InputError when it is too large."""
+    """As the store keeps it; an InputError when it is too large, or could not be read again."""
     try:
         encoded = encode_json(job)
     except UnicodeEncodeError as error:
@@ -88,13 +91,13 @@ def encode_submission(job: Submission) -> str:
         raise InputError(f"job {job.id}: a value holds itself, or is nested too deeply") from error
     if len(encoded) > MAX_SPEC_BYTES:
         raise InputError(f"job {job.id}: {len(encoded)} bytes; at most {MAX_SPEC_BYTES} are kept for a job")
-    return encoded.decode()
+    text = encoded.decode()
+    decode_submission(text, f"job {job.id}")
+    return text
 
 
-def decode_submission(text: str) -> Submission:
-    data = msgspec.json.decode(text)
-    data.pop("version")
-    return convert(data, Submission, "the store")
+def decode_submission(text: str, where: str = "the store") -> Submission:
+    return convert(_fields(text), Submission, where)
 
 
 def read_submission(data: object, where: str = "job") -> Submission:
@@ -104,8 +107,10 @@ def read_submission(data: object, where: str = "job") -> Submission:
 
 def with_command(job: Job, **more: Any) -> Submission:
     """A job of a trace, with what it shall run."""
-    fields = {name: getattr(job, name) for name in Job.__struct_fields__}
-    try:
-        return Submission(**fields | more)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    return convert(_fields(encode_json(job)) | more, Submission, f"job {job.id}")
+
+
+def _fields(document: str | bytes) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.json.decode(document)
+    del data["version"]
+    return data

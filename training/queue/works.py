@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+PAUSE_S = 1.0
+"""After something went wrong with the queue itself."""
+
 
 class Works:
     """`on_end` is called behind each; `on_failure` is told of those that nobody waits for."""
@@ -61,3 +64,12 @@ class Works:
     def forget(self, jobs: Iterable[str]) -> None:
         for job in jobs:
             self._last.pop(job, None)
+
+
+async def or_pause(work: Coroutine[Any, Any, None]) -> None:
+    """What fails is begun again as soon as it is over: that is not at once."""
+    try:
+        await work
+    except Exception:
+        await asyncio.sleep(PAUSE_S)
+        raise

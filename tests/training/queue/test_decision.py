@@ -12,7 +12,7 @@ from training.fleet import Fleet
 from training.policies import ENTRIES, live_policy, policy_named
 from training.queue import Quota
 from training.queue.allowed import allowed
-from training.queue.decision import Decider, OpenDevices
+from training.queue.decision import Decider, OpenDevices, recalled
 from training.queue.guesses import UNKNOWN_S, guess_work
 from training.queue.record import Observed, Record
 
@@ -85,6 +85,21 @@ def test_a_device_that_is_gone_shrinks_or_suspends():
     assert steps["rigid"].observed.attained == pytest.approx(20)
     assert steps["elastic"].devices == ("n0/3",)
     assert OpenDevices.of(cluster(4), []) is None
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_a_kind_of_which_nothing_is_open_may_still_be_named(name):
+    nodes = Cluster((Node("n0", 2, Bytes(2**30), kind="cpu"), Node("n1", 2, Bytes(2**30), kind="gpu")))
+    devices = OpenDevices.of(nodes, ["n0/0", "n0/1"])
+    assert devices.fleet.kinds == ("cpu", "gpu")
+    assert devices.fleet.capacity.tolist() == [2, 0]
+    words = {"speeds": {"cpu": 1.0, "gpu": 5.0}, "min_gpus": 1, "max_gpus": 2, "duration": 100, "deadline": 900}
+    jobs = [record(n, job(f"j{n}", **words), 100.0 - n) for n in range(2)]
+    steps = Decider(policy_named(name)).decide(jobs, [], devices, NOW).steps
+    assert steps
+    assert all(set(step.devices) <= set(devices.names) for step in steps)
+    held = record(5, job("h", gpus=2, **words), devices=("n0/0", "n1/0"))
+    assert recalled(held, devices, policy_named(name), NOW).devices == ("n0/0",)
 
 
 def test_nothing_to_decide():

@@ -122,6 +122,42 @@ async def test_it_shrinks_then_waits_in_memory_then_goes_on(store, queue, device
 
 
 @live
+async def test_too_few_devices_in_all_for_the_job(store, queue, devices, runner):
+    store.submit([shell("e", "-", gpus=2)], "me")
+    told = []
+    queue._note = lambda what, facts: told.append(what)
+    async with running(queue):
+        await until(lambda: states(store)["e"] == "running")
+        devices.wanted_back = {"n0/0", "n0/1"}
+        await asyncio.wait_for(queue.recall(), 5)
+        assert devices.held == {}
+        assert store.get("e").observed.preemptions == 1
+        assert "failed" not in told
+        devices.wanted_back = set()
+        await until(lambda: states(store)["e"] == "running")
+
+
+@live
+async def test_a_recall_that_fails_is_not_begun_again_at_once(store, queue, devices, runner):
+    store.submit([shell("e", "-")], "me")
+    async with running(queue):
+        await until(lambda: states(store)["e"] == "running")
+        begun = []
+
+        def broken(*arguments):
+            begun.append(1)
+            raise OSError("disk full")
+
+        queue._left, left = broken, queue._left
+        devices.wanted_back = set(devices.held["e"])
+        queue.wake()
+        await asyncio.sleep(0.5)
+        assert len(begun) == 1
+        queue._left = left
+        await until(lambda: not set(devices.held.get("e", ())) & devices.wanted_back)
+
+
+@live
 async def test_a_recall_does_not_wait_for_the_start_of_another(store, queue, devices, runner):
     store.submit([shell("e", "-", gpus=2)], "me")
     async with running(queue):

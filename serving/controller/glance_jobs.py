@@ -47,7 +47,7 @@ def _lesson(record: Record) -> dict[str, Any]:
     found = None if record.folder is None else read_progress(Path(record.folder))
     if found is None:
         return {"steps": steps}
-    done = found.step + 1
+    done = found.step
     told: dict[str, Any] = {"step": done, "steps": steps, "loss": found.loss, "share": min(done / steps, 1.0)}
     is_running = record.state in HOLDING and time.time() - found.at < FRESH_S
     if is_running and found.per_s:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -33,6 +33,7 @@ DRAIN_S = 30.0
 PATIENCE_S = 5.0
 """A device that is not given back by then is counted on no longer."""
 REST_S = 30.0
+"""So long a group with which a loan has failed is left alone, and devices stay lent that nobody wants any more."""
 AFTERMATH_S = 1.0
 """Requests that end late so soon after a return were late for the loan."""
 LEAST_CALM_S, MOST_CALM_S = 0.2, 3.0
@@ -57,6 +58,10 @@ class Borrower(Protocol):
 
     def held(self) -> Sequence[Held]:
         """What jobs have now."""
+        ...
+
+    def wants(self) -> bool:
+        """Whether there is a job that could train."""
         ...
 
 
@@ -90,7 +95,8 @@ class Lender:
         self._fed = self._refused = 0.0
         self._missed = self._missed_before = 0
         """Requests that were not in time, ever: at the last look and at that before."""
-        self._looked = time.monotonic()
+        self._looked = self._sought = time.monotonic()
+        """When was looked last, and when a job was last there."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rests: dict[str, float] = {}
         """Until when nothing is lent of a group with which it has failed (time.monotonic)."""
@@ -144,7 +150,7 @@ class Lender:
             return
         self._feed(officer)
         self._missed_before, self._missed = self._missed, controller.router.statistics.missed
-        self.verdict = verdict = officer.decide(now, self._depth, self._trouble())
+        self.verdict = verdict = self._allowed(officer.decide(now, self._depth, self._trouble()), now)
         if verdict.depth != self._depth:
             self._note(verdict)
             self._choose([list(controller.runners)[index] for index in officer.rungs[self._depth].drained])
@@ -195,6 +201,24 @@ class Lender:
                 trouble = f"a request for {refusal.model} was turned away ({refusal.reason})"
         self._refused = time.monotonic()
         return trouble
+
+    def _allowed(self, verdict: Verdict, now: float) -> Verdict:
+        """A rung holds what it holds where all groups serve that it does not drain; and somebody must want to train."""
+        runners = self._controller.runners.items()
+        down = [
+            name
+            for name, runner in runners
+            if runner.state != "serving" and name not in self.loans and name not in self._wanted
+        ]
+        if down:
+            return replace(verdict, depth=0, why=f"{', '.join(down)}: not there to serve the rest", is_surprise=False)
+        if self._borrower.wants():
+            self._sought = now
+        elif now - self._sought > REST_S:
+            return replace(verdict, depth=0, why="no job is there to train", is_surprise=False)
+        elif verdict.depth > self._depth:
+            return replace(verdict, depth=self._depth, why="no job is there to train")
+        return verdict
 
     def _note(self, verdict: Verdict) -> None:
         decision = {"at": time.time(), "from": self._depth, "to": verdict.depth} | _verdict(verdict)
@@ -257,19 +281,23 @@ class Lender:
         runner.is_lent = True
         controller.publish()
         if not await controller.emptied(runner, DRAIN_S):
-            controller.journal.note("loan", runner.name, "given up", reason=f"requests did not end in {DRAIN_S:g} s")
-            await self._wake(runner, loan)
+            await self._leave(runner, loan, f"requests did not end in {DRAIN_S:g} s")
             return
         try:
             await runner.put_to_sleep()
         except InputError as error:
-            controller.journal.note("loan", runner.name, "given up", reason=str(error))
-            await self._wake(runner, loan)
+            await self._leave(runner, loan, str(error))
             return
         controller.ledger.move(loan.devices, Owner("group", runner.name), IDLE)
         loan.state, loan.at = "lent", time.time()
         controller.journal.note("loan", runner.name, "lent", devices=list(loan.devices))
         self._borrower.open_to_jobs(loan.devices)
+
+    async def _leave(self, runner: GroupRunner, loan: Loan, reason: str) -> None:
+        """A loan that cannot begin: not tried again at once."""
+        self._controller.journal.note("loan", runner.name, "given up", reason=reason)
+        self._rests[runner.name] = time.monotonic() + REST_S
+        await self._wake(runner, loan)
 
     async def _recall(self, runner: GroupRunner) -> None:
         """Its devices serve again, whoever has them now."""

@@ -137,6 +137,8 @@ async def running_server(
         if parts.training is not None:
             await parts.training.start([device for group in found.plan.groups for device in group.devices])
         await parts.controller.start(found.plan, found.why)
+        if parts.training is not None:
+            parts.training.serve_trained()
         if parts.fronts is not None:
             await parts.fronts.start()
         if found.config.desk is not None:

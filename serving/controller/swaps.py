@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from serving.controller.controller import Controller
 from serving.controller.served import ModelFiles, replaced
 
 FILE_NAME = "served.json"
+DONE = "served"
+"""In a job's folder, beside the model: it serves, or was refused."""
 
 
 class Swapped(msgspec.Struct, frozen=True):
@@ -81,11 +84,13 @@ class Swaps:
             self._files[model] = await asyncio.to_thread(replaced, self._files[model], directory)
         except InputError as error:
             journal.note("model", model, "not replaced", reason=str(error))
+            _mark_done(directory)
             return
         try:
             self._remember(model, directory)
         except InputError as error:
             journal.note("model", model, "replaced until the next start only", reason=str(error))
+        _mark_done(directory)
         await self._controller.reload(model, f"trained: {directory}")
 
     def _remember(self, model: str, directory: Path) -> None:
@@ -95,6 +100,16 @@ class Swaps:
 
     def _known(self) -> str:
         return ", ".join(sorted(self._files))
+
+
+def is_done(directory: Path) -> bool:
+    """Whether a trained model has been taken up, or refused."""
+    return (directory.parent / DONE).exists()
+
+
+def _mark_done(directory: Path) -> None:
+    with suppress(OSError):  # then it is taken up once more
+        (directory.parent / DONE).touch()
 
 
 def _read(path: Path) -> Memory:

@@ -13,6 +13,7 @@ from placement.cluster import Cluster
 from placement.errors import InputError
 from serving.config import SQLITE, TrainingConfig
 from serving.controller.ledger import IDLE, Ledger, Owner
+from serving.controller.swaps import is_done
 from serving.http import get_log
 from serving.http.job_desk import JobDesk
 from training.elastic.runner import LmRunner
@@ -25,6 +26,8 @@ from training.queue.decision import warm_up
 from training.queue.service import QueueService, QueueSettings
 
 LEASE_WAIT_S = 10.0
+LATEST = 1000
+"""Finished jobs that are looked through for models which do not serve yet."""
 _LOOK_S = 0.02
 OnTrained = Callable[[str, Path], None]
 """(name of a served model, directory of the one to take its place)"""
@@ -43,7 +46,7 @@ class LedgerDevices:
 
     def open(self) -> Collection[str]:
         owners = self._ledger.owners
-        self.recalled = {name for name in self.recalled if owners.get(name, IDLE).kind != "group"}
+        self.recalled = {name for name in self.recalled if name in owners and owners[name].kind != "group"}
         return [name for name, owner in owners.items() if owner.kind != "group" and name not in self.recalled]
 
     def can_take(self, job: str, devices: Collection[str]) -> bool:
@@ -120,6 +123,17 @@ class TrainingQueue:
                     await asyncio.sleep(_LOOK_S)
         await self._service.recall()
 
+    def serve_trained(self) -> None:
+        """Models that were to serve when their jobs were done, which a server before this one did not live to see."""
+        latest: dict[str, tuple[float, Path]] = {}
+        for record in self._store.ended(LATEST):
+            name, ended = record.job.lm.get("serve_as"), record.ended or 0.0
+            if name and record.folder is not None and ended >= latest.get(str(name), (0.0, Path()))[0]:
+                latest[str(name)] = ended, Path(record.folder) / MODEL
+        for name, (_, directory) in latest.items():
+            if directory.is_dir() and not is_done(directory):
+                self._on_trained(name, directory)
+
     def move(self, cluster: Cluster) -> None:
         """The devices are these from now on."""
         self._service.move(cluster)
@@ -137,6 +151,10 @@ class TrainingQueue:
     def held(self) -> list[Held]:
         """What jobs have now."""
         return self._service.held()
+
+    def wants(self) -> bool:
+        """Whether there is a job that could train."""
+        return self._service.wants()
 
     def _note(self, what: str, facts: dict[str, Any]) -> None:
         self._log.info(what, **facts)

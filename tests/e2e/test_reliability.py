@@ -30,8 +30,10 @@ def test_three_times_the_load_for_a_minute():
 @pytest.mark.timeout(1800)
 def test_fifty_recalls_take_less_than_a_second():
     found = run_benchmark("loans", "--parts", "cycles")
-    assert found["cycles"]["cycles"] >= 50
-    assert found["cycles"]["served_s"]["p99"] < found["limit_s"]
+    for workers in found["workers"].values():
+        assert workers["cycles"]["cycles"] >= 50
+        assert workers["cycles"]["unanswered"] == 0
+        assert workers["cycles"]["served_s"]["p99"] < found["limits"]["served_s"]
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ class Job:
     def __init__(self, ledger, gives_back_s=0.05):
         self._ledger, self._gives_back_s = ledger, gives_back_s
         self.has = set()
+        self.is_there = True
         self.spare = set()
         """Of these it could lose any, and go on elsewhere."""
 
@@ -32,6 +33,9 @@ class Job:
 
     def held(self):
         return [Held(device, (device,), fewest=device not in self.spare) for device in sorted(self.has)]
+
+    def wants(self):
+        return self.is_there
 
     def recall(self, devices):
         def give_back():
@@ -188,5 +192,56 @@ def test_nothing_is_lost_through_many_loans(gives_back_s):
             await until(lambda: not controller.router.running)
             await until(lambda: lender.recalls >= 4)
             assert lender.lent_s > 0
+
+    run(work())
+
+
+def test_a_group_that_dies_beside_a_loan_calls_it_back(monkeypatch):
+    monkeypatch.setattr("serving.controller.runner.BACK_OFF_S", (1.0,))
+
+    async def work():
+        async with lending() as (controller, lender, job):
+            await until(lambda: job.has)
+            controller.runners["g0"].group.give_up("killed by a test")
+            await until(lambda: not job.has)
+            assert controller.router.ready_groups("chat") == ["g1"]
+            assert any("g0: not there" in one["why"] for one in lender.told()["decisions"])
+            await until(lambda: job.has == {"n/1"})  # when it is back
+
+    run(work())
+
+
+def test_nothing_is_lent_while_nobody_would_train(monkeypatch):
+    monkeypatch.setattr("serving.controller.lender.REST_S", 0.3)
+
+    async def work():
+        async with lending() as (controller, lender, job):
+            job.is_there = False
+            await until(lambda: lender.verdict.why == "no job is there to train")
+            assert lender.verdict.depth == 0
+            assert not job.has
+            job.is_there = True
+            await until(lambda: job.has == {"n/1"})
+            job.is_there = False  # it has ended: the device is not kept for nobody
+            await until(lambda: controller.ledger.owners["n/1"] == Owner("group", "g1"))
+            assert lender.decisions[-1]["why"] == "no job is there to train"
+
+    run(work())
+
+
+def test_a_loan_that_could_not_begin_is_not_tried_again_at_once(monkeypatch):
+    monkeypatch.setattr("serving.controller.lender.DRAIN_S", 0.05)
+
+    async def work():
+        async with lending(holds=100.0) as (controller, lender, job):
+            job.is_there = False
+            await until(lambda: lender.verdict.why == "no job is there to train")
+            talks = [asyncio.create_task(chat(controller, f"c{number}", tokens=400)) for number in range(4)]
+            job.is_there = True
+            given_up = lambda: [one for one in controller.journal.events("loan") if one.what == "given up"]  # noqa: E731
+            await until(given_up)
+            await asyncio.sleep(0.5)
+            assert len(given_up()) == 1
+            assert all(len(tokens) == 400 for tokens in await asyncio.gather(*talks))
 
     run(work())

@@ -1,10 +1,13 @@
 """The training queue on the controller's ledger: each device has one owner, and groups come first."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from placement.errors import InputError
 from serving.config import QuotaConfig, TrainingConfig, read_serve_config
 from serving.controller.ledger import IDLE, Ledger, Owner
+from serving.controller.swaps import DONE
 from serving.controller.training import LedgerDevices, open_training
 from tests.training.queue.worlds import cluster
 
@@ -27,6 +30,13 @@ def test_what_is_idle_is_open(ledger):
     devices.give_back("a")
     devices.give_back("a")
     assert ledger.owned_by(IDLE) == ["n0/1", "n0/2"]
+
+
+def test_a_device_that_left_while_it_was_recalled_is_open_when_it_is_back(ledger):
+    devices = LedgerDevices(ledger)
+    devices.recalled.add("n0/9")
+    devices.open()
+    assert not devices.recalled
 
 
 def test_jobs_that_share_a_device(ledger):
@@ -87,3 +97,23 @@ def test_what_is_wrong_is_one_line(tmp_path, ledger):
     with pytest.raises(InputError, match="jobs: Expected `int` >= 0"):
         read_serve_config(tmp_path / "config.yaml")
     assert QuotaConfig().devices is None
+
+
+def test_what_was_trained_to_serve_serves_after_a_server_that_did_not_live_to_see_it(tmp_path, ledger, monkeypatch):
+    begun = []
+    training = TrainingConfig(policy="sjf", store=f"sqlite:///{tmp_path}/q.db")
+    queue = open_training(training, cluster(), ledger, {}, ["/models/m"], lambda *what: begun.append(what))
+
+    def finished(name, ended, serve_as="chat"):
+        (tmp_path / name / "model").mkdir(parents=True, exist_ok=True)
+        job = SimpleNamespace(lm={"serve_as": serve_as} if serve_as else {})
+        return SimpleNamespace(job=job, folder=str(tmp_path / name), ended=ended)
+
+    records = [finished("newer", 2.0), finished("older", 1.0), finished("other", 3.0, None)]
+    monkeypatch.setattr(type(queue._store), "ended", lambda self, limit: records)
+    queue.serve_trained()
+    assert begun == [("chat", tmp_path / "newer" / "model")]
+    (tmp_path / "newer" / DONE).touch()
+    queue.serve_trained()
+    assert len(begun) == 1
+    queue.desk.store.close()

@@ -27,8 +27,8 @@ from benchmarks.harness.draw import demand_of, measured, send, simulated
 from benchmarks.harness.fidelity_figure import write_figure
 from benchmarks.harness.fidelity_worlds import Load, Setting, emulated_settings, real_settings
 from benchmarks.harness.records import Record, Records
-from benchmarks.harness.server import Server
 from benchmarks.harness.service import Service, Simulation, look_at_service
+from benchmarks.harness.watched_server import WatchedServer as Server
 from benchmarks.harness.world import World
 from placement.plan import Plan
 from placement.problem import Problem
@@ -146,7 +146,9 @@ class Trial:
 def try_load(
     model: Simulation, server: Server, load: Load, rate: float, seconds: float, traffic: dict[str, Any]
 ) -> Record:
+    before_s = server.cpu_s()
     sent = send(server.url, rate=f"{rate}", cv=f"{load.cv}", duration=f"{seconds}s", seed=1, **traffic)
+    router_s = server.cpu_s() - before_s
     goals = [one.slo for one in model.problem.models]
     return {
         "rule": model.rule,
@@ -155,6 +157,8 @@ def try_load(
         "generates": any(one.generates for one in model.problem.models),
         "measured": measured(sent).figures(goals),
         "simulated": model.of(sent).figures(goals),
+        "router_core": round(router_s / seconds, 3),
+        "client_core": round(sent.summary.generator_cpu, 3),
         "valid": sent.summary.valid,
     }
 

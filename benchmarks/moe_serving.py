@@ -4,14 +4,15 @@
 
 The small MoE model of `penstock models make`, really trained and really skewed, on one group of four workers that are
 real and paced (each takes `pace` times its own CPU time, so that four fit on two cores). Prompts are text it was not
-trained on: the first half is the history that EPLB and ours are placed from, the second half is asked, at times drawn
-by chance, at a rate that static placement can just serve (`load` of its capacity, found before). Policies take turns
-with the same requests at the same times. `static` and `penstock` are the same processes, whose experts are moved live
-between turns; ours decides again after each turn (moe.decision). `eplb` is a second group that splits tokens evenly
-over replicas. Latency is from arrival to the last token. `ratio`: EPLB's p95 over ours. Of a step of the model as
-`penstock models make` has it experts are about a fifth, which bounds what any placement can gain; --expert-width 1024
-makes it by the same recipe with wider experts. Latency on more devices than this is emulated, with the routes of a
-real model: `benchmarks.moe`.
+trained on, of two kinds, topics and the reference: every prompt is of one, and asked in stretches of one and the other.
+The first half of each is the history that EPLB and ours are placed from, the second half is asked, at times drawn by
+chance, at a rate that static placement can just serve (`load` of its capacity, found before). Policies take turns with
+the same requests at the same times; what arrives in the first third of a turn fills the queues and is not judged.
+`static` and `penstock` are the same processes, whose experts are moved live between turns; `eplb` is a second group
+that splits tokens evenly over replicas. Both policies decide again after each turn, from all they have served (ours:
+moe.decision; EPLB's moves are free). Latency is from arrival to the answer's token. `ratio`: EPLB's p95 over ours.
+`busy_ms`: what a request takes of the group, queues apart. --expert-width makes the model by the same recipe with
+wider experts. Latency on more devices than this is emulated, with the routes of a real model: `benchmarks.moe`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from tokenizers import Tokenizer
 
 from benchmarks.cases import emit, note
 from moe.arrays import Floats
@@ -41,11 +43,13 @@ from moe.split import Splitter, balancedness, even_levels
 from placement.cache import cache_folder
 from serving.models import read_config
 from serving.sampling import SamplingParams
+from serving.small_models.documents import split
 from serving.small_models.make import make_models
-from serving.small_models.material import held_out_tokens
+from serving.small_models.material import token_stream
 from serving.small_models.names import Name
 from serving.small_models.random import make_random
 from serving.small_models.settings import SETTINGS
+from serving.small_models.text import read_corpus
 from serving.worker.event_loop import run
 from serving.worker.group import Group, GroupSpec, start_group
 from serving.worker.launcher import WorkerSpec
@@ -56,7 +60,14 @@ ROOT = Path(__file__).parents[1]
 MODEL: Name = "moe-chat"
 POLICIES = ("static", "eplb", "penstock")
 TINY: dict[str, Any] = {"hidden": 64, "heads": 8, "ffn": 48, "layers": 2, "vocabulary": 512, "experts": 16}
-OUTPUT_TOKENS = 2
+OUTPUT_TOKENS = 1
+"""One pass through all experts, as inference is in the paper."""
+STRETCH_S = 10.0
+"""Of one kind of text after another."""
+FILLING = 1 / 3
+"""Of a turn, while queues are not yet what they will be."""
+SAMPLED = 24
+"""Prompts whose own choices say how even a step is."""
 CACHE_BYTES = 16 * 2**20
 GOALS = {"static_over_ours": 1.6, "eplb_over_ours": 1.1}
 
@@ -77,7 +88,7 @@ class Setting:
     """Prompts."""
 
 
-FULL = Setting(devices=4, slots=20, pace=25.0, rounds=6, seconds=10.0, load=0.9, prompt_tokens=480, history=64)
+FULL = Setting(devices=4, slots=20, pace=25.0, rounds=3, seconds=60.0, load=0.9, prompt_tokens=480, history=64)
 SMALL = Setting(devices=2, slots=18, pace=4.0, rounds=1, seconds=1.0, load=0.5, prompt_tokens=64, history=8)
 
 
@@ -97,8 +108,10 @@ class Turns:
 
     latency_s: list[Floats] = field(default_factory=list)
     """Of each turn's requests."""
-    balance: list[float] = field(default_factory=list)
-    """Of each turn's choices together, as the policy splits them."""
+    busy_s: list[float] = field(default_factory=list)
+    """That a request took of the group, of each turn."""
+    balance: float = 0.0
+    """Of single prompts, as the policy splits them."""
 
     def figures(self) -> dict[str, Any]:
         every = np.concatenate(self.latency_s)
@@ -106,7 +119,8 @@ class Turns:
         return {
             **{f"{name}_ms": round(1e3 * float(value), 2) for name, value in quantiles},
             "mean_ms": round(1e3 * float(every.mean()), 2),
-            "balancedness": round(float(np.mean(self.balance)), 4),
+            "busy_ms": round(1e3 * float(np.mean(self.busy_s)), 2),
+            "balancedness": round(self.balance, 4),
         }
 
     @property
@@ -115,11 +129,12 @@ class Turns:
 
 
 class Experiment:
-    """All turns; `tokens` are the text that prompts are cut from."""
+    """All turns; `texts` are what prompts are cut from, in tokens, one of each kind."""
 
-    def __init__(self, setting: Setting, path: Path, tokens: list[int]) -> None:
+    def __init__(self, setting: Setting, path: Path, texts: list[list[int]]) -> None:
         self._setting, self._path = setting, path
-        self._seen, self._asked = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
+        self._seen = [text[: len(text) // 2] for text in texts]
+        self._asked = [text[len(text) // 2 :] for text in texts]
         self._sizes = read_config(path).sizes
         self._pool = Pool.even(setting.devices, setting.slots)
         self._recent = Recent(int(np.count_nonzero(self._sizes.has_experts)), self._sizes.experts)
@@ -133,6 +148,7 @@ class Experiment:
             ours = await stack.enter_async_context(self._group("ours", LocalLauncher(), static))
             even = await stack.enter_async_context(self._group("eplb", EvenLauncher(), static))
             await self._learn(ours)
+            await self._all_at_once(even, self._history())  # what runs first is slow
             load, history = self._recent.load(), self._recent.history()
             held = {
                 "static": static,
@@ -149,16 +165,17 @@ class Experiment:
             for number in range(self._setting.rounds):
                 for policy in POLICIES[number % 3 :] + POLICIES[: number % 3]:
                     group = even if policy == "eplb" else ours
-                    if policy != "eplb":
-                        await group.place_experts(MODEL, held[policy].lists())
-                    counts = await self._turn(group, number, self._setting.load * capacity["static"], turns[policy])
-                    turns[policy].balance.append(self._balance(policy, held[policy], counts))
+                    await group.place_experts(MODEL, held[policy].lists())
+                    await self._turn(group, number, self._setting.load * capacity["static"], turns[policy])
                     note(f"round {number}, {policy}: {turns[policy].figures()}")
                     if policy == "penstock":
-                        self._note(counts)
                         task = Task(self._recent.load(), self._pool, self._recent.history(), held[policy])
                         decision = decide(task, self._terms)
                         held[policy], moved = decision.placement, moved + len(decision.copies)
+                        held["eplb"] = Eplb().place(Task(self._recent.load(), self._pool))
+            samples = await self._samples(ours)
+            for policy in POLICIES:
+                turns[policy].balance = self._balance(policy, held[policy], samples)
         return self._report(turns, capacity, moved)
 
     @asynccontextmanager
@@ -176,29 +193,41 @@ class Experiment:
             await group.stop()
 
     async def _learn(self, group: Group) -> None:
-        """The history, as four batches of routes."""
-        chance = np.random.default_rng(0)
-        for _ in range(4):
-            await self._all_at_once(
-                group, [self._prompt(self._seen, chance) for _ in range(self._setting.history // 4)]
-            )
+        """The history, a prompt a batch."""
+        for prompt in self._history():
+            await self._answer(group, prompt)
             self._note(await self._counts(group))
+
+    def _history(self) -> list[list[int]]:
+        chance = np.random.default_rng(0)
+        return [self._prompt(self._seen[number % len(self._seen)], chance) for number in range(self._setting.history)]
 
     async def _capacity(self, group: Group) -> float:
         """Requests a second, when there is always another one."""
-        chance = np.random.default_rng(1)
-        prompts = [self._prompt(self._seen, chance) for _ in range(self._setting.history)]
+        prompts = self._history()
         began = time.perf_counter()
         await self._all_at_once(group, prompts)
         return len(prompts) / (time.perf_counter() - began)
 
-    async def _turn(self, group: Group, number: int, rate: float, turns: Turns) -> Floats:
-        """The same requests for all policies of a round; what was chosen [layers, experts]."""
+    async def _samples(self, group: Group) -> list[Floats]:
+        """What single prompts chose, [layers, experts] each."""
+        chance = np.random.default_rng(2)
+        found = []
+        await self._counts(group)
+        for number in range(SAMPLED):
+            await self._answer(group, self._prompt(self._asked[number % len(self._asked)], chance))
+            found.append(await self._counts(group))
+        return found
+
+    async def _turn(self, group: Group, number: int, rate: float, turns: Turns) -> None:
+        """The same requests for all policies of a round. Who decides again is told what was chosen."""
         chance = np.random.default_rng([7, number])
         count = max(int(rate * self._setting.seconds), 4)
         arrivals = np.cumsum(chance.exponential(1 / rate, count))
-        prompts = [self._prompt(self._asked, chance) for _ in range(count)]
+        kinds = (arrivals // STRETCH_S + number).astype(int) % len(self._asked)
+        prompts = [self._prompt(self._asked[kind], chance) for kind in kinds]
         await self._counts(group)
+        busy_s = sum(group.states[MODEL].busy_s)
         began = time.perf_counter() + 0.05
 
         async def ask(at: float, prompt: list[int]) -> float:
@@ -207,8 +236,10 @@ class Experiment:
             return time.perf_counter() - began - at
 
         asked = [ask(float(at), prompt) for at, prompt in zip(arrivals, prompts, strict=True)]
-        turns.latency_s.append(np.array(await asyncio.gather(*asked)))
-        return await self._counts(group)
+        latency_s = np.array(await asyncio.gather(*asked))
+        turns.latency_s.append(latency_s[arrivals >= FILLING * arrivals[-1]])
+        turns.busy_s.append((sum(group.states[MODEL].busy_s) - busy_s) / count)
+        self._note(await self._counts(group))
 
     async def _all_at_once(self, group: Group, prompts: list[list[int]]) -> None:
         await asyncio.gather(*(self._answer(group, prompt) for prompt in prompts))
@@ -232,11 +263,14 @@ class Experiment:
     def _note(self, counts: Floats) -> None:
         self._recent.note(counts, int(counts[0].sum() / self._sizes.top_k))
 
-    def _balance(self, policy: str, placement: ExpertPlacement, counts: Floats) -> float:
+    def _balance(self, policy: str, placement: ExpertPlacement, samples: list[Floats]) -> float:
         speed = self._pool.speed
-        even = policy == "eplb"
-        levels = even_levels(counts, placement, speed) if even else Splitter(placement, speed).levels(counts)
-        return float(balancedness(counts, levels, speed).mean())
+        splitter = Splitter(placement, speed)
+        levels = [
+            even_levels(counts, placement, speed) if policy == "eplb" else splitter.levels(counts) for counts in samples
+        ]
+        each = [balancedness(counts, level, speed).mean() for counts, level in zip(samples, levels, strict=True)]
+        return float(np.mean(each))
 
     def _report(self, turns: dict[str, Turns], capacity: dict[str, float], moved: int) -> dict[str, Any]:
         ours = turns["penstock"]
@@ -248,6 +282,7 @@ class Experiment:
             ]
             for policy in ("static", "eplb")
         }
+        busy = {policy: np.mean(turns[policy].busy_s) / np.mean(ours.busy_s) for policy in ("static", "eplb")}
         return {
             "benchmark": "moe_serving",
             "ratio": round(ratios["eplb_over_ours"], 3),
@@ -255,6 +290,7 @@ class Experiment:
             "goals": GOALS,
             "not_reached": [name for name, value in ratios.items() if value < GOALS[name]],
             "by_round": by_round,
+            "busy_over_ours": {policy: round(float(value), 3) for policy, value in busy.items()},
             "policies": {policy: one.figures() for policy, one in turns.items()},
             "requests_of_each": int(sum(map(len, ours.latency_s))),
             "capacity_per_s": {policy: round(rate, 2) for policy, rate in capacity.items()},
@@ -278,12 +314,19 @@ def main() -> None:
         if options.tiny:
             path, setting = Path(folder) / MODEL, SMALL
             make_random(path, **TINY)
-            tokens = np.random.default_rng(0).integers(8, 256, 4096).tolist()
+            texts = np.random.default_rng(0).integers(8, 256, (2, 4096)).tolist()
         else:
             path = options.model or _made(options.expert_width)
             setting = replace(FULL, rounds=options.rounds, seconds=options.seconds, load=options.load)
-            tokens = held_out_tokens(path).tolist()
-        emit(run(Experiment(setting, path, tokens).run()))
+            texts = _texts(path)
+        emit(run(Experiment(setting, path, texts).run()))
+
+
+def _texts(path: Path) -> list[list[int]]:
+    """What the model has not seen, of each kind."""
+    tokenizer, pieces = Tokenizer.from_file(str(path / "tokenizer.json")), split(read_corpus()).held_out
+    kinds = ([one for one in pieces if (one.kind == "topic") is is_topic] for is_topic in (True, False))
+    return [token_stream(tokenizer, tuple(kind), seed=0, small_talk=False).tolist() for kind in kinds]
 
 
 def _made(width: int) -> Path:

@@ -4,7 +4,7 @@ BIN := .venv/bin
 # What does not wait for each other goes on side by side.
 MAKEFLAGS += -j2
 
-.PHONY: up test test-long browser check compiled format clean
+.PHONY: up test test-long browser ray check compiled format clean
 
 up: .venv/.ready
 	$(BIN)/penstock up
@@ -13,17 +13,22 @@ up: .venv/.ready
 AGAIN := $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 # On both cores what no clock judges, then alone what counts seconds or starts servers (tests/conftest.py says which).
-test: .venv/.ready browser check compiled
+test: .venv/.ready browser ray check compiled
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long and not alone' || $(AGAIN)
 	$(BIN)/python -m pytest -m 'not long and alone' || $(AGAIN)
 
-test-long: .venv/.ready browser
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]' || true  # else skipped
+test-long: .venv/.ready browser ray
 	$(BIN)/python -m pytest -m long
 
 # What shows pages to the tests; where it cannot be had they are skipped, and say so.
 browser:
 	@sh tests/e2e/get_browser.sh
+
+# Ray, for the tests of several machines; where it cannot be had they are skipped, and say so. Nothing else is installed
+# anew (not Penstock itself), so that what runs beside it is not disturbed.
+ray: .venv/.ready
+	@test -d .venv/lib/python*/site-packages/ray || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ray || true
 
 check: .venv/.ready
 	$(BIN)/ruff format --check .

@@ -29,6 +29,14 @@ def test_every_test_that_is_not_long_is_in_one_part(long, alone):
     assert sum(chosen) == (not long)
 
 
+@pytest.mark.parametrize("suite", ["test", "test-long"])
+def test_ray_is_brought_before(suite):
+    """Its tests are in both, and are skipped without it."""
+    needed = re.search(rf"^{suite}: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert needed
+    assert "ray" in needed[1].split()
+
+
 def test_what_is_listed_is_there():
     for path in (*SIDE_BY_SIDE, *ALONE):
         assert list(ROOT.glob(f"{path}*")), path

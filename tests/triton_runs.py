@@ -30,12 +30,12 @@ def assert_interpreted(tests: Path) -> None:
     assert " passed" in run.stdout
 
 
-def compiled_reports(script: str) -> dict[str, bytes]:
+def compiled_reports(script: str, wait_s: float = 280) -> dict[str, bytes]:
     """What a script, told its target, writes of the kernels it compiles: all targets at once, a process each."""
     options = {"cwd": ROOT, "env": _environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     runs = {target: subprocess.Popen([sys.executable, "-c", script, target], **options) for target in SHARED_BYTES}
     try:
-        said = {target: run.communicate(timeout=280) for target, run in runs.items()}
+        said = {target: run.communicate(timeout=wait_s) for target, run in runs.items()}
     finally:
         for run in runs.values():
             run.kill()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -63,8 +63,12 @@ def architecture() -> str:
 
     if not torch.cuda.is_available():
         return ""
-    facts = torch.cuda.get_device_properties(0)
-    return str(getattr(facts, "gcnArchName", "")).partition(":")[0] or f"sm_{facts.major}{facts.minor}"
+    return architecture_of(torch.cuda.get_device_properties(0), torch.version.hip is not None)
+
+
+def architecture_of(facts: Any, hip: bool) -> str:
+    """Of a GPU by torch's properties of it, whose gcnArchName is the product's name where it is none of AMD's."""
+    return str(facts.gcnArchName).partition(":")[0] if hip else f"sm_{facts.major}{facts.minor}"
 
 
 def read_table(path: Path | None = None) -> dict[str, dict[str, Cut]]:
@@ -74,12 +78,13 @@ def read_table(path: Path | None = None) -> dict[str, dict[str, Cut]]:
         return {}
 
 
-def keep_cuts(target: str, cuts: dict[str, Cut], path: Path | None = None) -> Path:
-    """In place of what the table says of this kind of GPU."""
+def keep_cut(target: str, key: str, cut: Cut | None, path: Path | None = None) -> None:
+    """In place of what the table says of this kernel on this kind of GPU; without a cut, what is shipped holds."""
     path = path or table_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, _Table(read_table(path) | {target: cuts}))
-    return path
+    table = read_table(path)
+    others = {name: found for name, found in table.get(target, {}).items() if name != key}
+    write_json(path, _Table(table | {target: others if cut is None else others | {key: cut}}))
 
 
 def table_path() -> Path:

@@ -54,8 +54,9 @@ def shipped_tile(prefill: bool, head_dim: int, element_bytes: int, hip: bool = F
     if head_dim > MAX_HEAD_DIM:
         raise InputError(f"attention: no kernel for heads of {head_dim}; at most {MAX_HEAD_DIM}")
     if hip:  # 64 KiB of shared memory, and warps of 64
-        rows = 16 if not prefill or element_bytes == 4 else 32 if head_dim <= 64 else 64
-        return Tile(rows, 32 if head_dim <= 128 else 16, 4, 0)
+        if not prefill or element_bytes == 4:
+            return Tile(16, 32 if head_dim <= 128 else 16, 4, 0)
+        return Tile(32, 32, 4, 0) if head_dim <= 64 else Tile(64, 16, 4, 0)
     if element_bytes == 4 and head_dim > 128:
         return Tile(16, 32, 8, 255)
     if not prefill:

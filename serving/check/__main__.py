@@ -1,10 +1,12 @@
-"""One errand's process: `python -m serving.check`, with its document on stdin."""
+"""One errand's process: `python -m serving.check`, with its document on stdin. Answers with a line of JSON, or with one
+after the other as they come.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -22,11 +24,16 @@ def main() -> int:
     if device.startswith("cpu"):
         torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    answer = _tasks()[document["task"]](device, **document["options"])
+    say(_tasks()[document["task"]](device, **document["options"]))
+    return 0
+
+
+def say(answer: object) -> None:
     from serving.check.errand import MARK
 
-    sys.stdout.write(MARK + msgspec.json.encode(answer).decode() + "\n")
-    return 0
+    for one in answer if isinstance(answer, Iterator) else (answer,):
+        sys.stdout.write(MARK + msgspec.json.encode(one).decode() + "\n")
+        sys.stdout.flush()
 
 
 def _tasks() -> dict[str, Callable[..., Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,18 +26,20 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     options: dict[str, Any] = {}
     environment: dict[str, str] = {}
+    wait_s: float = WAIT_S
 
 
-async def send(errands: list[Errand]) -> list[Any]:
-    """All at the same time; their answers."""
+async def send(errands: list[Errand], on_answer: Callable[[Any], None] = lambda answer: None) -> list[Any]:
+    """All at the same time; the last answer of each. `on_answer` is told of every one as it comes."""
     answers: dict[str, Any] = {}
 
     def hear(name: str, line: str) -> None:
         if line.startswith(MARK):
             answers[name] = msgspec.json.decode(line.removeprefix(MARK))
+            on_answer(answers[name])
 
     launcher = LocalLauncher(on_line=hear)
-    handles = []
+    handles, wait_s = [], max(one.wait_s for one in errands)
     try:
         for number, one in enumerate(errands):
             document = {"task": one.task, "device": one.device, "options": one.options}
@@ -48,10 +51,10 @@ async def send(errands: list[Errand]) -> list[Any]:
                 environment=one.environment,
             )
             handles.append(await launcher.start(spec))
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(wait_s):
             ends = await asyncio.gather(*(handle.wait() for handle in handles))
     except TimeoutError:
-        raise ErrandFailed(f"{errands[0].task}: not done within {WAIT_S:g} s") from None
+        raise ErrandFailed(f"{errands[0].task}: not done within {wait_s:g} s") from None
     finally:
         for handle in handles:
             handle.kill()

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from serving.check.errand import Errand, ErrandFailed, send
-from serving.check.results import Finding, judged, skipped
+from serving.check.errand import Errand, send
+from serving.check.results import Finding, judged, skipped, telling
 from serving.worker.scratch import Scratch
 
 SMALL_BYTES, LARGE_BYTES = 4 * 2**10, 16 * 2**20
@@ -20,25 +20,23 @@ async def check_links(devices: list[str]) -> list[Finding]:
     if len(devices) < 2:
         return [skipped("links", "between devices", "there is only one")]
     backends = ("shared", "gloo") if devices[0].startswith("cpu") else ("nccl",)
-    found = []
+    found = list[Finding]()
     for backend in backends:
         what = f"{backend}, {len(devices)} devices"
-        try:
-            times = await _times(devices, backend)
-        except ErrandFailed as error:
-            found.append(judged("links", what, False, str(error)))
-            continue
-        small, large = times["small_s"], times["large_s"]
-        found.append(
-            judged(
-                "links",
-                what,
-                bool(times["is_right"]),
-                all_reduce_4KiB_us=round(small * 1e6, 1),
-                all_reduce_16MiB_GB_per_s=round(LARGE_BYTES / large / 1e9, 2),
-            )
-        )
+        with telling("links", what, found):
+            found.append(_judge(what, await _times(devices, backend)))
     return found
+
+
+def _judge(what: str, times: dict[str, Any]) -> Finding:
+    small, large = times["small_s"], times["large_s"]
+    return judged(
+        "links",
+        what,
+        bool(times["is_right"]),
+        all_reduce_4KiB_us=round(small * 1e6, 1),
+        all_reduce_16MiB_GB_per_s=round(LARGE_BYTES / large / 1e9, 2),
+    )
 
 
 async def _times(devices: list[str], backend: str) -> dict[str, Any]:

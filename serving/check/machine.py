@@ -6,14 +6,19 @@ import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+from moe.kernels.tiles import architecture_of
 from serving.check.results import Finding, judged
 from serving.profiler.present import count_cores, machine_facts
 
 PACKAGES = (
     "penstock", "torch", "triton", "numba", "numpy", "safetensors", "tokenizers", "uvloop", "msgspec", "ray", "vllm",
 )  # fmt: skip
+MODULES = Path("/sys/module")
+MOST_CORES = 8
+"""That are used where there is no GPU: a process with torch is started for each."""
 
 
 def look_at_machine() -> dict[str, Any]:
@@ -30,7 +35,8 @@ def look_at_machine() -> dict[str, Any]:
         "driver": {
             "cuda": torch.version.cuda,
             "hip": torch.version.hip,
-            "nvidia": _nvidia_driver(),
+            "nvidia": _driver("nvidia"),
+            "amdgpu": _driver("amdgpu"),
             "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpus else None,
         },
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
@@ -44,6 +50,7 @@ def check_machine(machine: dict[str, Any]) -> list[Finding]:
             "machine",
             machine["processor"] or "processor",
             machine["cores"] > 0,
+            "" if machine["gpus"] or machine["cores"] <= MOST_CORES else f"{MOST_CORES} of the cores are used",
             cores=machine["cores"],
             memory_GiB=round(machine["memory_bytes"] / 2**30, 1),
         )
@@ -61,10 +68,10 @@ def check_machine(machine: dict[str, Any]) -> list[Finding]:
 
 
 def devices_here(machine: dict[str, Any]) -> list[str]:
-    """As workers call them: GPUs where there are any, else cores."""
+    """As workers call them: GPUs where there are any, else some cores."""
     if machine["gpus"]:
         return [f"cuda:{number}" for number in range(len(machine["gpus"]))]
-    return [f"cpu:{number}" for number in range(machine["cores"])]
+    return [f"cpu:{number}" for number in range(min(machine["cores"], MOST_CORES))]
 
 
 def _gpu(number: int) -> dict[str, Any]:
@@ -75,7 +82,7 @@ def _gpu(number: int) -> dict[str, Any]:
         "name": facts.name,
         "memory_bytes": facts.total_memory,
         "processors": facts.multi_processor_count,
-        "architecture": getattr(facts, "gcnArchName", f"sm_{facts.major}{facts.minor}"),
+        "architecture": architecture_of(facts, torch.version.hip is not None),
     }
 
 
@@ -85,10 +92,10 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _nvidia_driver() -> str | None:
+def _driver(module: str) -> str | None:
+    """The kernel module's version; AMD's has one where it is not the kernel's own."""
     try:
-        with open("/sys/module/nvidia/version") as file:
-            return file.read().strip()
+        return (MODULES / module / "version").read_text().strip()
     except OSError:
         return None
 

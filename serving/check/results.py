@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
@@ -37,3 +39,12 @@ def judged(part: str, what: str, holds: bool, note: str = "", **figures: float |
 
 def skipped(part: str, what: str, why: str) -> Finding:
     return Finding(part=part, what=what, status="skip", note=why)
+
+
+@contextmanager
+def telling(part: str, what: str, found: list[Finding]) -> Iterator[None]:
+    """Whatever breaks within is one finding more: those made before stay, and others follow."""
+    try:
+        yield
+    except Exception as error:  # whatever is wrong with this machine belongs into the report
+        found.append(judged(part, what, False, " ".join(f"{type(error).__name__}: {error}".split())[:500]))

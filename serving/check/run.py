@@ -10,7 +10,7 @@ from pathlib import Path
 from serving.check.kernels import check_all_kernels
 from serving.check.links import check_links
 from serving.check.machine import check_machine, devices_here, look_at_machine
-from serving.check.results import CheckReport, Finding, judged
+from serving.check.results import CheckReport, Finding, telling
 from serving.check.service import check_service
 from serving.check.shapes import check_shapes, make_small_model
 from serving.check.tune import check_tune
@@ -42,15 +42,9 @@ async def run_check(
         for part, work in works.items():
             if part in parts or (part == "tune" and tunes):
                 on_part(part)
-                found += await _part(part, work)
+                with telling(part, "all of it", found):
+                    found += await work()
     return CheckReport(machine=machine, findings=found, seconds=round(time.monotonic() - began, 1))
-
-
-async def _part(part: str, work: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
-    try:
-        return await work()
-    except Exception as error:  # whatever is wrong with this machine belongs into the report
-        return [judged(part, "all of it", False, " ".join(f"{type(error).__name__}: {error}".split())[:500])]
 
 
 async def _now(found: list[Finding]) -> list[Finding]:

@@ -1,5 +1,5 @@
 """The whole on this machine, as users start it: `penstock serve` plans and serves a small model, `penstock load` asks
-it, a training job gets a device and gives it back.
+it, every shape is planned and asked once, a training job gets a device and gives it back.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from typing import Any
 
 from placement.capacity import Rung, with_rungs
 from placement.cli.admin import ask_admin
-from placement.files import write_json
+from placement.files import encode_json, write_json
 from placement.plan import Group, Plan, write_plan
-from serving.check.results import Finding, judged, skipped
+from placement.profile import Shape
+from serving.check.results import Finding, judged, skipped, telling
+from serving.models import read_config
+from serving.profiler.present import ALL_SHAPES, measured_shapes
 
 READY = "Penstock serves "
 START_S, LEND_S, RECALL_S = 300.0, 90.0, 30.0
@@ -36,26 +39,38 @@ class ServiceFailed(RuntimeError):  # noqa: N818  (it says what happened)
 
 
 async def check_service(folder: Path, model: Path, devices: list[str], kind: str) -> list[Finding]:
-    found = []
-    try:
+    found = list[Finding]()
+    with telling("service", "plan", found):
         config = _write_config(folder / "planned", model, devices, kind)
         async with _running(config) as url:
             groups = (await _admin(url, "/admin/plan"))["groups"]
             shapes = ", ".join(f"tp{one['tp']} x pp{one['pp']}" for one in groups)
             found.append(judged("service", "plan", bool(groups), groups=len(groups), shapes=shapes))
-            found.append(await _load(url))
-    except ServiceFailed as error:
-        found.append(judged("service", "plan and load", False, str(error)))
+            with telling("service", "load test", found):
+                found.append(await _load(url))
+            for shape in measured_shapes(read_config(model).sizes, min(len(devices), ALL_SHAPES)):
+                with telling("service", f"plan of {shape}", found):
+                    found.append(await _planned(url, shape))
     if len(devices) < 2:
         return [*found, skipped("service", "loan and recall", "one device is never lent")]
-    try:
+    with telling("service", "loan and recall", found):
         config = _write_config(folder / "lending", model, devices, kind)
         plan = _lending_plan(config.parent / "plan.json", len(devices))
         async with _running(config, "--plan", str(plan)) as url:
             found.append(await _loan(url, config.parent, model))
-    except ServiceFailed as error:
-        found.append(judged("service", "loan and recall", False, str(error)))
     return found
+
+
+async def _planned(url: str, shape: Shape) -> Finding:
+    """A plan of this shape alone comes in force, and a request goes through the router to it."""
+    devices = tuple(f"local/{number}" for number in range(shape.devices))
+    plan = Plan((Group(devices, *shape, ("small",), {"small": CACHE_BYTES}),))
+    began = time.monotonic()
+    await asyncio.to_thread(ask_admin, url, "/admin/plan", encode_json(plan))
+    in_force_s = time.monotonic() - began
+    is_answered = await asyncio.to_thread(_complete, url, shape.devices)
+    why = "" if is_answered else "a request was not answered"
+    return judged("service", f"plan of {shape}", is_answered, why, in_force_s=round(in_force_s, 1))
 
 
 def _write_config(folder: Path, model: Path, devices: list[str], kind: str) -> Path:

@@ -11,14 +11,13 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from placement.errors import InputError
 from placement.profile import Shape
-from serving.check.results import Finding, judged, skipped
+from serving.check.results import Finding, judged, skipped, telling
 from serving.engine.outputs import Produced
 from serving.models import read_config
 from serving.profiler.present import measured_shapes
 from serving.sampling import SamplingParams
-from serving.worker.group import Group, GroupLost, GroupSpec, RequestFailed, start_group
+from serving.worker.group import Group, GroupSpec, start_group
 from serving.worker.local_launcher import LocalLauncher
 from serving.worker.messages import ModelSpec
 
@@ -53,23 +52,24 @@ async def check_shapes(directory: Path, devices: list[str]) -> list[Finding]:
     tried = [(shape, usual) for shape in shapes] + [(Shape(1, 1), How("int8"))]
     if is_gpu:
         tried.append((Shape(1, 1), How("fp16", graphs=True)))
-    found = [await _check_shape(directory, shape, devices[: shape.devices], how, expected) for shape, how in tried]
+    found = list[Finding]()
+    for shape, how in tried:
+        used = devices[: shape.devices]
+        what = f"{shape} on {', '.join(used)}{', int8' * (how.precision == 'int8')}{', decode graphs' * how.graphs}"
+        with telling("engine", what, found):
+            found.append(await _check_shape(directory, shape, used, how, expected, what))
     return found if is_gpu else [*found, skipped("engine", "decode graphs", "needs a CUDA device")]
 
 
 async def _check_shape(
-    directory: Path, shape: Shape, devices: list[str], how: How, expected: list[list[Produced]]
+    directory: Path, shape: Shape, devices: list[str], how: How, expected: list[list[Produced]], what: str
 ) -> Finding:
-    what = f"{shape} on {', '.join(devices)}{', int8' * (how.precision == 'int8')}{', decode graphs' * how.graphs}"
+    group, facts = await _start(directory, devices, shape, how)
     try:
-        group, facts = await _start(directory, devices, shape, how)
-        try:
-            found = [await _ask(group, f"a-{place}", prompt, TOKENS) for place, prompt in enumerate(PROMPTS)]
-            rate = await _tokens_per_s(group)
-        finally:
-            await group.stop()
-    except (GroupLost, RequestFailed, InputError) as error:
-        return judged("engine", what, False, str(error))
+        found = [await _ask(group, f"a-{place}", prompt, TOKENS) for place, prompt in enumerate(PROMPTS)]
+        rate = await _tokens_per_s(group)
+    finally:
+        await group.stop()
     off, same = difference(found, expected)
     recorded: dict[str, Any] = {"graphs": len(facts["graphs"])} if how.graphs else {}
     total, is_exact = sum(len(answer) for answer in expected), how.precision == "fp32"

@@ -40,7 +40,6 @@ def _attention(where: torch.device) -> Iterator[Trial]:
     for shape, head_dim in product(LARGE, HEAD_DIMS):
         step = replace(shape, head_dim=head_dim).make(where, torch.float16)
         prefill = shape.queries > 1
-        rows = (32, 64, 128) if prefill else (16,)
 
         def seconds(cut: Cut, step: Any = step, prefill: bool = prefill, head_dim: int = head_dim) -> float:
             with trying(triton_paged.tile_key(prefill, head_dim, 2), cut):
@@ -50,9 +49,15 @@ def _attention(where: torch.device) -> Iterator[Trial]:
         yield Trial(
             triton_paged.tile_key(prefill, head_dim, 2),
             Cut(shipped.rows, shipped.keys, shipped.warps, shipped.registers),
-            [Cut(*one) for one in product(rows, (32, 64, 128), (4, 8), (168, 255))],
+            attention_cuts(prefill, triton_paged.is_hip()),
             seconds,
         )
+
+
+def attention_cuts(prefill: bool, hip: bool) -> list[Cut]:
+    """AMD's compiler knows no bound for registers."""
+    rows, registers = (32, 64, 128) if prefill else (16,), (0,) if hip else (168, 255)
+    return [Cut(*one) for one in product(rows, (32, 64, 128), (4, 8), registers)]
 
 
 def _products(where: torch.device) -> Iterator[Trial]:

@@ -4,6 +4,7 @@ for what is there now.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
@@ -34,11 +35,19 @@ class NodeKeeper:
 
     async def run(self) -> None:
         """For ever."""
+        rehearsal = asyncio.create_task(self._rehearse(), name="rehearsal of a plan")
+        try:
+            await steadily(LOOK_S, self.look, self._controller.journal, "nodes")
+        finally:
+            rehearsal.cancel()
+            await asyncio.gather(rehearsal, return_exceptions=True)
+
+    async def _rehearse(self) -> None:
+        """Beside the looks: a node may leave meanwhile."""
         try:
             await self._replanner.rehearse()
         except InputError as error:
             self._controller.journal.note("nodes", "nodes", "no plan could be rehearsed", reason=str(error))
-        await steadily(LOOK_S, self.look, self._controller.journal, "nodes")
 
     async def look(self) -> None:
         """Take up what has changed since the last time."""

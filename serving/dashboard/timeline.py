@@ -28,7 +28,7 @@ class Timeline:
 
     def note(self, at: float, device: str, kind: Kind, name: str) -> None:
         """What is so already is not noted again."""
-        changes = self._changes[device]
+        changes = self._changes.setdefault(device, deque(maxlen=MOST_CHANGES))  # a node may have joined
         if changes and (changes[-1].kind, changes[-1].name) == (kind, name):
             return
         change = Change(at, device, kind, name)
@@ -36,7 +36,7 @@ class Timeline:
         self._news.append(change)
 
     def last(self, device: str) -> Change | None:
-        changes = self._changes[device]
+        changes = self._changes.get(device)
         return changes[-1] if changes else None
 
     def since(self, at: float) -> Iterator[Change]:

@@ -47,8 +47,7 @@ def _bring(url: str, directory: Path) -> None:
     try:
         files, root = fsspec.core.url_to_fs(url)
         found = [name for name in files.find(root) if PurePosixPath(name).suffix in KEPT]
-        for name in found:
-            place = part / PurePosixPath(name).relative_to(PurePosixPath(root))
+        for name, place in [(name, _place(name, root, part, url)) for name in found]:
             place.parent.mkdir(parents=True, exist_ok=True)
             files.get_file(name, str(place))
     except (ImportError, ValueError) as error:  # a scheme that needs a package, or that nobody knows
@@ -59,3 +58,12 @@ def _bring(url: str, directory: Path) -> None:
     with suppress(OSError):
         directory.rmdir()  # an empty one may have been made for it
     part.rename(directory)
+
+
+def _place(name: str, root: str, directory: Path, url: str) -> Path:
+    """Of a file within the directory; a listing may name what is outside, and is not believed."""
+    inner = PurePosixPath(name).relative_to(PurePosixPath(root))
+    place = directory / inner
+    if ".." in inner.parts or not place.resolve().is_relative_to(directory.resolve()):
+        raise InputError(f"{url} lists {inner}, which is outside the model's directory: nothing is fetched")
+    return place

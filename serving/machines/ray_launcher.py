@@ -7,6 +7,7 @@ collectives). Ray pickles what its processes tell each other: a cluster is for a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -110,19 +111,34 @@ class RayLauncher:
     async def place(self, name: str, spots: Sequence[Spot]) -> tuple[Any, list[Any]]:
         """A placement group, with an actor for each spot."""
         is_one = len({spot.node for spot in spots}) == 1
-        placement = await asyncio.to_thread(  # it waits for Ray's head
+        asking = asyncio.to_thread(  # it waits for Ray's head
             self._ray.util.placement_group,
             [{spot.resource: SHARE} for spot in spots],
             strategy="STRICT_PACK" if is_one else "PACK",
             bundle_label_selector=[{"ray.io/node-id": spot.node} for spot in spots],
             name=f"penstock-{name}-{secrets.token_hex(4)}",
         )
+        placement = await self._unless_cancelled(asyncio.create_task(asking, name=f"room for {name}"))
         try:
             await self.answer(placement.ready(), ROOM_S, f"room for {name}")
             return placement, [self._make_actor(placement, rank, spot) for rank, spot in enumerate(spots)]
         except BaseException:
             await self.leave(placement, [])
             raise
+
+    async def _unless_cancelled(self, making: asyncio.Task[Any]) -> Any:
+        """The placement group; if nobody waits for it any more, it is removed once it is there."""
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            removing = asyncio.create_task(self._leave_made(making), name=f"leave {making.get_name()}")
+            self._endings.add(removing)
+            removing.add_done_callback(self._endings.discard)
+            raise
+
+    async def _leave_made(self, making: asyncio.Task[Any]) -> None:
+        with contextlib.suppress(Exception):  # of Ray's own tree: there is none to remove
+            await self.leave(await making, [])
 
     async def leave(self, placement: Any, actors: Sequence[Any]) -> None:
         """What still runs there is killed."""

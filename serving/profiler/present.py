@@ -6,6 +6,7 @@ import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,11 @@ from placement.profile import Shape
 
 ALL_SHAPES = 8
 """Up to so many devices every shape is tried; beyond, powers of two."""
-_GPUS = Path("/proc/driver/nvidia/gpus")
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
+_AMD = Path("/sys/class/kfd/kfd/topology/nodes")
+"""A folder each for processors and GPUs."""
+_SHOWN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""The last two are AMD's, which goes by the first as well."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +93,11 @@ def count_cores() -> int:
 
 
 def count_gpus() -> int:
-    """Those that CUDA_VISIBLE_DEVICES shows, of those the driver has."""
-    here = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return here if shown is None else min(here, len([name for name in shown.split(",") if name.strip()]))
+    """Those that the environment shows, of those that a driver has."""
+    nvidia = _entries(_NVIDIA)
+    lists = [os.environ[name] for name in (_SHOWN_BY[:1] if nvidia else _SHOWN_BY) if name in os.environ]
+    shown = (len([name for name in one.split(",") if name.strip()]) for one in lists)
+    return min((len(nvidia or _amd_gpus()), *shown))
 
 
 def _shapes(devices: int) -> list[Shape]:
@@ -113,16 +119,44 @@ def _processor() -> str:
 
 
 def _gpu() -> str:
-    first = next(iter(sorted(_GPUS.iterdir())), None) if _GPUS.is_dir() else None
-    return "" if first is None else _line(first / "information", "Model")
+    nvidia, amd = _entries(_NVIDIA), _amd_gpus()
+    if nvidia:
+        return _line(nvidia[0] / "information", "Model")
+    return f"AMD {_gfx(_number(amd[0], 'gfx_target_version'))}" if amd else ""
 
 
-def _line(path: Path, key: str) -> str:
+def _amd_gpus() -> list[Path]:
+    """Those that torch here is built for: the kernel has them in any desktop. Processors have no units of vectors, and
+    what this process may not use cannot be read.
+    """
+    return [node for node in _entries(_AMD) if _number(node, "simd_count")] if _has_hip() else []
+
+
+def _has_hip() -> bool:
+    torch = find_spec("torch")
+    return torch is not None and (Path(torch.origin or "").parent / "lib" / "libtorch_hip.so").exists()
+
+
+def _number(node: Path, name: str) -> int:
+    found = _line(node / "properties", f"{name} ", " ")
+    return int(found) if found.isdigit() else 0
+
+
+def _gfx(version: int) -> str:
+    """90402 is gfx942, 90010 is gfx90a."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _line(path: Path, key: str, mark: str = ":") -> str:
     try:
         lines = path.read_text().splitlines()
     except OSError:
         return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+    return next((line.partition(mark)[2].strip() for line in lines if line.startswith(key)), "")
 
 
 def _version(package: str) -> str:

@@ -32,7 +32,10 @@ OnLine = Callable[[str, str], None]
 LAST_WORDS_S = 0.5
 """How long lines may still come once a worker has ended: what it started may keep the pipe."""
 PASSED_ON = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
-PASSED_ON_PREFIXES = ("CUDA_", "GLOO_", "LC_", "NCCL_", "NUMBA_", "NVIDIA_", "PENSTOCK_", "TORCH", "TRITON_", "XDG_")
+PASSED_ON_PREFIXES = (
+    *("CUDA_", "GLOO_", "HIP_", "HSA_", "LC_", "NCCL_", "NUMBA_", "NVIDIA_", "PENSTOCK_", "ROCR_"),
+    *("TORCH", "TRITON_", "XDG_"),
+)
 KEPT_BACK = ("_KEY", "_KEYS")
 """How names of variables end that are never passed on: a worker may be an engine of others."""
 ALWAYS = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "TOKENIZERS_PARALLELISM": "false"}

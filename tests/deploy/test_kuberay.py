@@ -58,6 +58,20 @@ def test_names_agree(documents):
     assert selector["ray.io/originated-from-cr-name"] == documents["RayJob"]["metadata"]["name"]
 
 
+def test_the_job_can_be_submitted_and_looked_after(documents):
+    """KubeRay's submitter is a pod of the job's name, its operator one of any namespace; both ask the head."""
+    job = documents["RayJob"]
+    assert job["spec"]["submissionMode"] == "K8sJobMode"
+    assert "dashboard-host" not in job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"]
+    rules = documents["NetworkPolicy"]["spec"]["ingress"]
+    [asked] = [rule for rule in rules if any(one["port"] == 8265 for one in rule.get("ports", []))]
+    submitter, operator = asked["from"]
+    assert submitter["podSelector"]["matchLabels"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
+    assert "namespaceSelector" not in submitter
+    assert operator["namespaceSelector"] == {}
+    assert operator["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "kuberay-operator"}
+
+
 def test_the_configuration_is_read(documents, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(documents["ConfigMap"]["data"]["config.yaml"])

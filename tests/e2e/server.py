@@ -1,6 +1,7 @@
 """A server with tiny real models, asked over HTTP."""
 
 import json
+import os
 import time
 import urllib.error
 import urllib.request
@@ -12,6 +13,9 @@ from placement.files import write_json
 from placement.profile import Generation, Profile, ShapeProfile, StepCost
 from placement.units import Bytes
 
+PLACES = "PENSTOCK_TEST_DEVICES"
+"""The variable with the devices that plans name, where a suite is run on a cluster."""
+DEVICES = tuple(os.environ.get(PLACES, "local/0,local/1").split(","))
 MEGABYTE = 2**20
 CACHE_BYTES = 4 * MEGABYTE
 
@@ -37,7 +41,7 @@ def write_config(folder, directory, **more):
     """Two devices with a chat and an embedding model, and a plan with both on each device; the configuration's path."""
     write_json(folder / "profiles.json", profiles())
     shared = {"tp": 1, "pp": 1, "models": ["chat", "embed"], "kv_bytes": {"chat": CACHE_BYTES}}
-    write_plan(folder / "plan.json", [{"devices": [f"local/{number}"]} | shared for number in range(2)])
+    write_plan(folder / "plan.json", [{"devices": [device]} | shared for device in DEVICES])
     models = [
         {"name": "chat", "path": str(directory / "chat"), "slo": {"ttft": "20s", "tpot": "10s"}},
         {"name": "embed", "path": str(directory / "embed"), "slo": "20s"},

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import openai
@@ -14,7 +15,7 @@ from benchmarks.peers.environment import peer_python
 from placement.cli.admin import ask_admin
 from placement.files import write_json
 from placement.plan import Group, Plan, write_plan
-from tests.e2e.server import CACHE_BYTES, profiles
+from tests.e2e.server import CACHE_BYTES, DEVICES, profiles
 
 
 @pytest.fixture
@@ -60,12 +61,14 @@ def test_triton_infers(server):
 def test_a_plan_is_searched_and_taken_up_by_one_command(server, tmp_path):
     """penstock plan --apply: on this problem all models go onto one pipeline, or onto both devices."""
     write_json(tmp_path / "profiles.json", profiles())
-    node = {"name": "local", "devices": 2, "kind": "cpu", "memory": 512 * 2**20}
+    counts = Counter(device.rpartition("/")[0] for device in DEVICES)
+    kind = {"kind": "cpu", "memory": 512 * 2**20}
+    nodes = [{"name": name, "devices": count} | kind for name, count in counts.items()]
     models = [{"name": "chat", "slo": {"ttft": 20, "tpot": 10}}, {"name": "embed", "slo": 20}]
     rates = {"chat": 1, "embed": 1}
     tokens = {"chat": {"prompt": {"mean": 8}, "output": {"mean": 8}}}
     workload = {"kind": "gamma", "duration": 60, "seed": 0, "rates": rates, "cv": 1, "tokens": tokens}
-    problem = {"cluster": {"nodes": [node]}, "models": models, "profiles": "profiles.json", "workload": workload}
+    problem = {"cluster": {"nodes": nodes}, "models": models, "profiles": "profiles.json", "workload": workload}
     write_json(tmp_path / "problem.json", problem)
     command = [sys.executable, "-m", "serving.cli", "plan", str(tmp_path / "problem.json"), "--steps", "20"]
     done = subprocess.run([*command, "--apply", server.url, "--json"], capture_output=True, text=True, timeout=120)
@@ -74,7 +77,7 @@ def test_a_plan_is_searched_and_taken_up_by_one_command(server, tmp_path):
     in_force = ask_admin(server.url, "/admin/plan")
     assert {model for group in in_force["groups"] for model in group["models"]} == {"chat", "embed"}
     assert server.complete()[0] == server.embed()[0] == 200
-    apart = tuple(Group((f"local/{n}",), 1, 1, ("chat", "embed"), {"chat": CACHE_BYTES}) for n in range(2))
+    apart = tuple(Group((one,), 1, 1, ("chat", "embed"), {"chat": CACHE_BYTES}) for one in DEVICES)
     write_plan(tmp_path / "before.json", Plan(apart))
     ask_admin(server.url, "/admin/plan", (tmp_path / "before.json").read_bytes())
 

@@ -12,7 +12,7 @@ from placement.cli.admin import ask_admin
 from placement.files import encode_json
 from placement.plan import Group, Plan
 from serving.cli import run
-from tests.e2e.server import CACHE_BYTES, Server, write_config
+from tests.e2e.server import CACHE_BYTES, DEVICES, Server, write_config
 
 
 def test_it_answers(server):
@@ -49,7 +49,7 @@ def test_status_and_explanations(server, capsys):
     server.complete()
     assert run(["status", "--url", server.url]) == 0
     shown = capsys.readouterr().out
-    assert "local/1  group g1" in shown
+    assert f"{DEVICES[1]}  group g1" in shown
     assert "tp1 x pp1" in shown
     for what, word in (("plan", "given:"), ("moves", "serving"), ("refusals", ""), ("loans", "no training to lend to")):
         assert run(["explain", what, "--url", server.url]) == 0
@@ -66,8 +66,8 @@ def test_admin_needs_its_key(server, monkeypatch, capsys):
 
 
 def test_a_plan_is_replaced_while_requests_run(server):
-    pipeline = Plan((Group(("local/0", "local/1"), 1, 2, ("chat", "embed"), {"chat": CACHE_BYTES}),))
-    apart = Plan(tuple(Group((f"local/{n}",), 1, 1, ("chat", "embed"), {"chat": CACHE_BYTES}) for n in range(2)))
+    pipeline = Plan((Group(DEVICES, 1, 2, ("chat", "embed"), {"chat": CACHE_BYTES}),))
+    apart = Plan(tuple(Group((one,), 1, 1, ("chat", "embed"), {"chat": CACHE_BYTES}) for one in DEVICES))
     texts = [server.complete(200)[1]["choices"][0]["text"]]
     with ThreadPoolExecutor(4) as pool:
         for plan in (pipeline, apart):

@@ -1,5 +1,6 @@
 """The GPU kernels without a GPU: interpreted against the twin, and compiled ahead of time."""
 
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ SCRIPT = """
 import sys
 import msgspec
 from serving.attention.kernel_report import report
-sys.stdout.buffer.write(msgspec.json.encode(report(sys.argv[1])))
+sys.stdout.buffer.write(msgspec.json.encode(report(sys.argv[1], every=EVERY)))
 """
 
 
@@ -30,14 +31,17 @@ def reports():
     """All targets at once, a process each."""
     from serving.attention.kernel_report import KernelReport
 
-    return {
-        target: msgspec.json.decode(out, type=list[KernelReport]) for target, out in compiled_reports(SCRIPT).items()
-    }
+    out = compiled_reports(SCRIPT.replace("EVERY", "False"))
+    return {target: msgspec.json.decode(said, type=list[KernelReport]) for target, said in out.items()}
 
 
 @pytest.mark.parametrize("target", SHARED_BYTES)
 def test_no_kernel_spills_or_takes_more_than_there_is(reports, target):
-    for kernel in reports[target]:
+    assert_fits(target, reports[target])
+
+
+def assert_fits(target, kernels):
+    for kernel in kernels:
         assert kernel.target == target
         assert kernel.spilled == 0, kernel
         assert 8 <= kernel.registers <= (255 if target.startswith("sm_") else 512), kernel
@@ -47,7 +51,7 @@ def test_no_kernel_spills_or_takes_more_than_there_is(reports, target):
 
 
 def test_every_tile_is_compiled(reports):
-    from serving.attention.kernel_report import HEAD_DIMS
+    from serving.attention.kernel_report import GROUPS, HEAD_DIMS, PADDED_DIMS
     from serving.attention.triton_paged import MAX_HEAD_DIM, tile
 
     def cut(prefill, head_dim, element_bytes):
@@ -58,8 +62,22 @@ def test_every_tile_is_compiled(reports):
     assert shipped == reported
     for kernels in reports.values():
         found = {(k.kernel, k.dtype, k.head_dim) for k in kernels if k.kernel != "store"}
-        assert found == {(k, d, size) for k in ("decode", "prefill") for d in ("fp16", "fp32") for size in HEAD_DIMS}
-        assert {k.dtype for k in kernels if k.kernel == "store"} == {"fp16", "fp32"}
+        assert found >= {(k, d, size) for k in ("decode", "prefill") for d in ("fp16", "fp32") for size in HEAD_DIMS}
+        assert {size for _, _, size in found} == {*HEAD_DIMS, *PADDED_DIMS}
+        assert {k.group for k in kernels} == set(GROUPS)
+        assert {k.dtype for k in kernels if k.kernel == "store"} == {"fp16", "bf16", "fp32"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_no_kind_of_head_spills():
+    from serving.attention.kernel_report import GROUPS, HEAD_DIMS, PADDED_DIMS, KernelReport
+
+    for target, out in compiled_reports(SCRIPT.replace("EVERY", "True"), 1400).items():
+        kernels = msgspec.json.decode(out, type=list[KernelReport])
+        assert_fits(target, kernels)
+        heads = {(k.dtype, k.head_dim, k.group) for k in kernels if k.kernel == "prefill"}
+        assert heads == set(itertools.product(("fp16", "bf16", "fp32"), HEAD_DIMS + PADDED_DIMS, GROUPS))
 
 
 def test_three_decoding_programs_share_a_multiprocessor(reports):

@@ -129,6 +129,28 @@ def test_where_no_plan_is_found_the_rest_serves_on_and_it_is_tried_again(monkeyp
     worlds.run(scenario())
 
 
+def test_nodes_are_looked_at_while_a_plan_is_rehearsed():
+    looks = []
+
+    class Rehearsing:
+        async def rehearse(self):
+            await asyncio.sleep(60)
+
+    async def look(self):
+        looks.append(self)
+
+    async def scenario():
+        world = World()
+        keeper = NodeKeeper(world.controller, Rehearsing(), find=None)
+        keeper.look = look.__get__(keeper)
+        task = asyncio.create_task(keeper.run())
+        await worlds.until(lambda: looks)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    worlds.run(scenario())
+
+
 def test_a_ledger_keeps_owners_of_devices_that_stay():
     ledger = Ledger(["a", "b"])
     ledger.move(["a"], IDLE, Owner("group", "g"))

@@ -100,6 +100,13 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(values, share):
     assert bounds[place - 1] <= found <= bounds[place] + 1e-12
 
 
+def test_a_device_that_joins_has_a_time_line():
+    timeline = Timeline("a")
+    assert timeline.last("b") is None
+    timeline.note(1.0, "b", "idle", "")
+    assert timeline.last("b").kind == "idle"
+
+
 @given(
     st.lists(st.tuples(st.floats(0.1, 50), st.sampled_from("ab"), st.integers(0, 2)), max_size=60), st.floats(0, 100)
 )

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import fsspec
 import pytest
 
 from placement.errors import InputError
@@ -28,6 +29,19 @@ def test_it_is_fetched_once_and_without_what_would_be_unpickled(store, tmp_path)
     assert names == {"config.json", "model.safetensors", "sub/vocabulary.txt"}
     assert (place / "model.safetensors").read_bytes() == b"weights"
     assert fetch_all({str(place): "file:///nowhere"}) == []
+
+
+def test_a_listing_that_leads_out_of_the_directory_is_refused(store, tmp_path, monkeypatch):
+    """As a listing over HTTP may: links are passed on as they stand there."""
+    (store.parent / "outside.json").write_text("{}")
+    files = fsspec.filesystem("file")
+    listed = [f"{store}/config.json", f"{store}/sub/../../outside.json"]
+    monkeypatch.setattr(type(files), "find", lambda self, root: listed)
+    place = tmp_path / "node" / "models" / "chat"
+    with pytest.raises(InputError, match=r"lists sub/\.\./\.\./outside.json"):
+        fetch(f"file://{store}", place)
+    assert [path.name for path in tmp_path.rglob("outside.json")] == ["outside.json"]
+    assert not place.exists()
 
 
 @pytest.mark.parametrize(

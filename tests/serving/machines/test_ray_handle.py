@@ -2,13 +2,14 @@
 
 import asyncio
 import signal
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
 from serving.machines import ray_launcher
-from serving.machines.ray_launcher import RayHandle, first_line
+from serving.machines.ray_launcher import RayHandle, RayLauncher, Spot, first_line
 
 
 class Actor:
@@ -83,6 +84,29 @@ def test_a_silent_node_does_not_keep_anybody_waiting(way, heard, monkeypatch):
     assert "does not answer" in ended.reason
     assert asked[0] == ("see_end",)
     assert asked[1][0] == way
+
+
+def test_a_placement_group_that_nobody_waits_for_any_more_is_removed():
+    asked, may_answer, removed = threading.Event(), threading.Event(), []
+
+    def placement_group(bundles, **options):
+        asked.set()
+        may_answer.wait(5)
+        return "the group"
+
+    async def scenario():
+        util = SimpleNamespace(placement_group=placement_group, remove_placement_group=removed.append)
+        launcher = RayLauncher(SimpleNamespace(ray=SimpleNamespace(util=util)))
+        placing = asyncio.create_task(launcher.place("g", [Spot(node="n1", resource="CPU")]))
+        await asyncio.to_thread(asked.wait, 5)
+        placing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await placing
+        may_answer.set()
+        await asyncio.wait(launcher._endings, timeout=5)
+
+    asyncio.run(scenario())
+    assert removed == ["the group"]
 
 
 def test_the_cause_of_an_error_is_told():

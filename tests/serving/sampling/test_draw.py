@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -14,6 +14,8 @@ from serving.sampling.sampler import sample
 from tests.serving.sampling.columns import columns
 
 GRID = 2000
+LAST = 1 - 2**-53
+"""The largest number that a row can have."""
 
 
 def filtered(logits, temperature, top_k, top_p, min_p):
@@ -99,12 +101,13 @@ def test_tokens_as_likely_as_the_kth_are_kept():
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.integers(-3, 3), min_size=2, max_size=300), filters(), st.floats(0, 1, exclude_max=True))
+@given(st.lists(st.integers(-3, 3), min_size=2, max_size=300), filters(), st.floats(0, LAST))
+@example([0, 0], {"temperature": 0.3, "top_k": 0, "top_p": 0.9, "min_p": 0.0}, LAST)
 def test_equal_logits_stand_in_the_order_of_their_ids(levels, wishes, uniform):
     """A larger number never takes a likelier token, nor among equals a lower id."""
     assume(wishes["top_p"] < 1)
     logits = torch.tensor([levels], dtype=torch.float32)
-    numbers = [uniform, uniform + (1 - uniform) / 2]
+    numbers = [uniform, min(uniform + (1 - uniform) / 2, LAST)]
     first, second = sample(logits.expand(2, -1).contiguous(), columns(2, uniform=numbers, **wishes)).tokens
     assert (-levels[first], first) <= (-levels[second], second)
 

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.harness.server import write_config, write_plan
 from placement.files import write_json
 from serving.cli import run
+from serving.controller.expert_popularity import TOLD_TOP
 from tests.e2e.server import CACHE_BYTES, Server, profiles
 
 LAYERS = 2
@@ -70,7 +71,7 @@ def test_experts_move_under_requests_and_everybody_can_see_it(server, capsys):
     seen = metrics(server)
     assert 0.5 < seen['penstock:expert_balancedness{group="g0",model_name="moe"}'] <= 1
     assert seen['penstock:expert_moved_bytes_total{group="g0",model_name="moe"}'] > 0
-    assert len(seen) == 5 + 2 * LAYERS + 2, "summaries, however many experts and devices there are"
+    assert len(seen) == 5 + (1 + 2 * TOLD_TOP) * LAYERS + 2, "summaries, however many experts and devices there are"
     assert run(["explain", "experts", "--url", server.url]) == 0
     shown = capsys.readouterr().out
     assert "moving experts: apply" in shown

@@ -8,12 +8,20 @@ beside (a sibling thread, a shared cache) a small product of always the same siz
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import torch
 
+from placement.cache import cache_folder
+from placement.errors import InputError
+from placement.files import read_document, write_json
 from serving.parallel import Collectives, Received
 
 if TYPE_CHECKING:
@@ -24,16 +32,24 @@ LOOK_S = 0.02
 """Between two looks at the core's speed."""
 FRESH = 0.4
 """How much a look counts against those before."""
+PRODUCTS = 1000
+"""Of which the shortest counts as what the product takes on a core of its own: others only ever add to it."""
+
+
+class FreeCore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of a machine."""
+
+    product_s: Annotated[float, msgspec.Meta(gt=0)]
 
 
 class CoreSpeed:
-    """How many times as long as on a core of its own this thread's work takes now. The shortest time ever seen is taken
-    for what the product takes there: others only ever add to it, and workers started at different moments agree."""
+    """How many times as long as on a core of its own this thread's work takes now. What the product takes there is
+    found once for a machine and kept: workers agree whenever they start, and none gets faster the longer it looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Path | None = None) -> None:
         self._left, self._right = torch.ones(ROWS, WIDTH), torch.ones(WIDTH, WIDTH)
         self._out = torch.empty(ROWS, WIDTH)
-        self._least_s = min(self._product_s() for _ in range(50))
+        self._free_s = self._free_core_s(kept or cache_folder("cores") / f"{platform.node()}.json")
         self._looked_s = 0.0
         self._recent = 1.0
 
@@ -46,9 +62,23 @@ class CoreSpeed:
             return
         self._product_s()  # what it needs is in the caches now
         taken_s = self._product_s()
-        self._least_s = min(self._least_s, taken_s)
-        self._recent += FRESH * (taken_s / self._least_s - self._recent)
+        self._recent += FRESH * (taken_s / self._free_s - self._recent)
         self._looked_s = time.perf_counter()
+
+    def _free_core_s(self, kept: Path) -> float:
+        """The first worker that keeps it is right; where nothing can be kept, each one is for itself."""
+        with suppress(InputError):
+            return read_document(kept, FreeCore).product_s
+        found = FreeCore(min(self._product_s() for _ in range(PRODUCTS)))
+        mine = kept.with_name(f"{kept.name}.{os.getpid()}")
+        with suppress(OSError, InputError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_json(mine, found)
+            with suppress(FileExistsError):
+                os.link(mine, kept)
+            mine.unlink()
+            return read_document(kept, FreeCore).product_s
+        return found.product_s
 
     def _product_s(self) -> float:
         began_s = time.thread_time()

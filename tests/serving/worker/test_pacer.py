@@ -5,9 +5,10 @@ import time
 import pytest
 import torch
 
+from placement.files import write_json
 from serving.parallel import Alone
 from serving.worker import pacer as pacer_module
-from serving.worker.pacer import CoreSpeed, PacedCollectives, Pacer
+from serving.worker.pacer import CoreSpeed, FreeCore, PacedCollectives, Pacer
 
 PACE, MOST_NOISE = 5.0, 3.0
 
@@ -54,15 +55,41 @@ def test_waiting_for_others_is_not_slowed_down():
     assert min(pauses) < 0.03, "nothing was computed since"
 
 
-def test_a_core_that_others_slow_down_is_found_out(monkeypatch):
-    speed = CoreSpeed()
-    least_s = speed._least_s
+def test_a_core_that_others_slow_down_is_found_out(monkeypatch, tmp_path):
+    speed = CoreSpeed(tmp_path / "core.json")
+    free_s = speed._free_s
     monkeypatch.setattr(pacer_module, "LOOK_S", 0.0)
-    for taken, expected in ((2.0, 2.0), (1.0, 1.0), (1.1, 1.1), (0.95, 1.0), (1.9, 2.0), (0.5, 1.0), (1.0, 2.0)):
-        monkeypatch.setattr(speed, "_product_s", lambda taken=taken: taken * least_s)
+    for taken in (2.0, 1.0, 1.1, 0.95, 2.0):
+        monkeypatch.setattr(speed, "_product_s", lambda taken=taken: taken * free_s)
         for _ in range(30):
             speed.look()
-        assert speed.slowness == pytest.approx(expected, rel=0.01)
+        assert speed.slowness == pytest.approx(taken, rel=0.01), "shorter ones do not change what a free core takes"
+
+
+def test_all_workers_of_a_machine_agree_on_what_a_free_core_takes(monkeypatch, tmp_path):
+    kept = tmp_path / "cores" / "here.json"
+    first = CoreSpeed(kept)._free_s
+    monkeypatch.setattr(CoreSpeed, "_product_s", lambda self: 10 * first)
+    assert CoreSpeed(kept)._free_s == first
+    assert [path.name for path in kept.parent.iterdir()] == ["here.json"]
+    for damaged in ("{", '{"version": 1, "product_s": 0}'):
+        kept.write_text(damaged)
+        assert CoreSpeed(kept)._free_s == 10 * first
+    assert CoreSpeed(kept / "no folder")._free_s == 10 * first
+
+
+def test_who_is_second_to_keep_it_takes_what_the_first_has_kept(monkeypatch, tmp_path):
+    kept = tmp_path / "core.json"
+    taken = iter([2.0] * pacer_module.PRODUCTS)
+
+    def product_s(self):
+        """Another worker is done in the meantime."""
+        if not kept.exists():
+            write_json(kept, FreeCore(1.0))
+        return next(taken)
+
+    monkeypatch.setattr(CoreSpeed, "_product_s", product_s)
+    assert CoreSpeed(kept)._free_s == 1.0
 
 
 def test_rows_go_to_their_ranks():

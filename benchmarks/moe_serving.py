@@ -258,7 +258,7 @@ class Experiment:
         return tokens[begin : begin + length]
 
     async def _counts(self, group: Group) -> Floats:
-        return np.array(await group.take_routes(MODEL), np.float64)
+        return np.array((await group.take_routes(MODEL)).all, np.float64)
 
     def _note(self, counts: Floats) -> None:
         self._recent.note(counts, int(counts[0].sum() / self._sizes.top_k))

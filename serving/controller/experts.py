@@ -123,7 +123,7 @@ class ExpertKeeper:
     async def _counts(self, runner: GroupRunner, model: str) -> RouteCounts | None:
         try:
             assert runner.group is not None
-            return await runner.group.take_counts(model)
+            return await runner.group.take_routes(model)
         except GroupLost:
             return None  # it comes up again
         except InputError as error:

@@ -26,10 +26,6 @@ SLEEP_S = 120.0
 """The longest that falling asleep or waking up may take."""
 
 
-class ServerEnded(RuntimeError):  # noqa: N818  (it says what happened)
-    """The server is gone; the one line says how."""
-
-
 class _Listed(msgspec.Struct):
     id: str
 

@@ -154,12 +154,8 @@ class Group:
         `read`. After an InputError they are where they were."""
         return await self._order(lambda id: PlaceExperts(id, model, experts))
 
-    async def take_routes(self, model: str) -> list[list[int]]:
-        """How often each expert was chosen since this was last asked, [layer with experts][expert]."""
-        return (await self.take_counts(model)).all
-
-    async def take_counts(self, model: str) -> RouteCounts:
-        """The same, and of the last large steps one by one."""
+    async def take_routes(self, model: str) -> RouteCounts:
+        """How often each expert was chosen since this was last asked, and in the last large steps one by one."""
         facts = await self._order(lambda id: TakeRoutes(id, model))
         return RouteCounts(facts["counts"], facts["steps"])
 

@@ -37,7 +37,7 @@ PRODUCTS = 1000
 
 
 class FreeCore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is kept of a machine."""
+    """What is kept of a machine while it runs."""
 
     product_s: Annotated[float, msgspec.Meta(gt=0)]
 
@@ -49,7 +49,7 @@ class CoreSpeed:
     def __init__(self, kept: Path | None = None) -> None:
         self._left, self._right = torch.ones(ROWS, WIDTH), torch.ones(WIDTH, WIDTH)
         self._out = torch.empty(ROWS, WIDTH)
-        self._free_s = self._free_core_s(kept or cache_folder("cores") / f"{platform.node()}.json")
+        self._free_s = self._free_core_s(kept or cache_folder("cores") / f"{_machine()}.json")
         self._looked_s = 0.0
         self._recent = 1.0
 
@@ -67,6 +67,7 @@ class CoreSpeed:
 
     def _free_core_s(self, kept: Path) -> float:
         """The first worker that keeps it is right; where nothing can be kept, each one is for itself."""
+        was_there = kept.exists()
         with suppress(InputError):
             return read_document(kept, FreeCore).product_s
         found = FreeCore(min(self._product_s() for _ in range(PRODUCTS)))
@@ -74,6 +75,8 @@ class CoreSpeed:
         with suppress(OSError, InputError):
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_json(mine, found)
+            if was_there:  # damaged
+                kept.unlink(missing_ok=True)
             with suppress(FileExistsError):
                 os.link(mine, kept)
             mine.unlink()
@@ -84,6 +87,14 @@ class CoreSpeed:
         began_s = time.thread_time()
         torch.mm(self._left, self._right, out=self._out)
         return time.thread_time() - began_s
+
+
+def _machine() -> str:
+    """This one, since it was started: many have the same name, and a cache may move from one to the next."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # no Linux
+        return platform.node()
 
 
 class Pacer:

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from placement.files import write_json
+from placement.files import read_document, write_json
 from serving.parallel import Alone
 from serving.worker import pacer as pacer_module
 from serving.worker.pacer import CoreSpeed, FreeCore, PacedCollectives, Pacer
@@ -74,7 +74,7 @@ def test_all_workers_of_a_machine_agree_on_what_a_free_core_takes(monkeypatch, t
     assert [path.name for path in kept.parent.iterdir()] == ["here.json"]
     for damaged in ("{", '{"version": 1, "product_s": 0}'):
         kept.write_text(damaged)
-        assert CoreSpeed(kept)._free_s == 10 * first
+        assert CoreSpeed(kept)._free_s == read_document(kept, FreeCore).product_s == 10 * first, "it is replaced"
     assert CoreSpeed(kept / "no folder")._free_s == 10 * first
 
 

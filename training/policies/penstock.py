@@ -1,11 +1,12 @@
-"""Penstock's own: least remaining time x GPUs^power first; elastic jobs run with their base and grow onto what is left.
+"""Penstock's own: short and narrow jobs first; elastic jobs run with their base and grow onto what is left.
 
-The power weighs short jobs against narrow ones (0: remaining time, 1: remaining service). At each decision the jobs
-around the border between running and waiting are run ahead under several powers, and the one under which they are
-gone soonest is taken. Where that costs those present nothing together, short and wide jobs then go first: whoever
-comes next will more easily pass a narrow one. Without durations: whoever is likeliest to end soon for the GPUs it
-takes, learned from the jobs that have ended; before enough have, two queues by attained service, and within one
-whoever ran longest for its GPUs first: it is nearest to its end, and the narrower needs less to get there.
+A few jobs are run ahead in the orders of remaining time x GPUs^power, which weigh short jobs against narrow ones (0:
+remaining time, 1: remaining service), and the one in which they are gone soonest is taken. Where that costs those
+present nothing together, short and wide jobs then go first: whoever comes next will more easily pass a narrow one.
+With more jobs, least remaining service first, where time counts less and less beyond what the work at hand takes.
+Without durations: whoever is likeliest to end soon for the GPUs it takes, learned from the jobs that have ended;
+before enough have, two queues by attained service, and within one whoever ran longest for its GPUs first: it is
+nearest to its end, and the narrower needs less to get there.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 WISH = -1.0
 """The power by which jobs pass others where that costs nothing."""
 FEW = 128
-"""Jobs that are run ahead."""
+"""The most jobs that are run ahead."""
 HORIZON = 1.25
 """How far ahead to look, in times of the longest remaining: later, those to come will have changed everything."""
+SPAN, LESS = 0.1, 0.6
+"""With more jobs: from which part of the time that all work at hand takes on a job's time counts less, and by which
+power of it."""
 OUTLIVED = 0.25
 """Of what a job has done: what it is believed to need still, once it outlives its prediction."""
 ENOUGH, LATEST = 1000, 4096
@@ -84,22 +88,22 @@ def work_left(view: View) -> Floats:
 
 def soonest_gone(left: Floats, gpus: Ints, capacity: int) -> Ints:
     """The jobs in the order in which to serve them, [n]"""
-    order = np.argsort(left * gpus, kind="stable")
-    taken = np.cumsum(gpus[order])
-    if not len(order) or taken[-1] <= capacity:
-        return order
-    # Those far before the border run in any order and those far behind it wait; what the former hold is not to be had.
-    border = int(np.searchsorted(taken, capacity, side="right"))
-    first = max(0, min(border - FEW // 2, len(order) - FEW))
-    among = np.sort(order[first : first + FEW])
-    held = int(taken[first - 1]) if first else 0
-    room = max(capacity - held, int(gpus[among].max()))
-    planned = among[run_ahead(left[among], gpus[among], room, everyone=len(among) == len(order))]
-    return np.concatenate((order[:first], planned, order[first + FEW :]))
+    if len(left) > FEW or gpus.sum() <= capacity:
+        return np.argsort(claim(left, gpus, capacity), kind="stable")
+    return run_ahead(left, gpus, max(capacity, int(gpus.max())))
 
 
-def run_ahead(left: Floats, gpus: Ints, capacity: int, everyone: bool) -> Ints:
-    """The best of the orders by power; where `everyone` is among these jobs, with those in front who cost nobody."""
+def claim(left: Floats, gpus: Ints, capacity: int) -> Floats:
+    """What each job would take from the others, less of it the later: who outlasts the queue stands in the way of
+    those here now, not of those after, so that of long jobs the narrow ones harm least, [n]"""
+    service = left * gpus
+    span = SPAN * float(service.sum()) / max(capacity, 1)
+    taken: Floats = service / (1 + left / span) ** LESS
+    return taken
+
+
+def run_ahead(left: Floats, gpus: Ints, capacity: int) -> Ints:
+    """The best of the orders by power, then with those in front who cost nobody."""
     width = gpus.astype(np.float64)
     horizon, scratch = HORIZON * float(left.max()), Room.of(len(left))
     best, least = np.arange(len(left)), ABOVE
@@ -108,9 +112,8 @@ def run_ahead(left: Floats, gpus: Ints, capacity: int, everyone: bool) -> Ints:
         found = time_there(order, left, gpus, capacity, horizon, least * (1 - EQUAL), scratch)
         if found < least * (1 - EQUAL):
             best, least = order, found
-    if everyone:
-        wish = np.argsort(left * width**WISH, kind="stable")
-        let_pass(best, wish, left, gpus, capacity, horizon, least, scratch)
+    wish = np.argsort(left * width**WISH, kind="stable")
+    let_pass(best, wish, left, gpus, capacity, horizon, least, scratch)
     return best
 
 

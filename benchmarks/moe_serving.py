@@ -84,12 +84,26 @@ class Setting:
     load: float
     """Of what static placement can serve."""
     prompt_tokens: int
+    step_tokens: int
+    """Of all prompts of a step."""
     history: int
     """Prompts."""
 
 
-FULL = Setting(devices=4, slots=20, pace=25.0, rounds=3, seconds=60.0, load=0.9, prompt_tokens=480, history=64)
-SMALL = Setting(devices=2, slots=18, pace=4.0, rounds=1, seconds=1.0, load=0.5, prompt_tokens=64, history=8)
+FULL = Setting(
+    devices=4,
+    slots=20,
+    pace=10.0,
+    rounds=8,
+    seconds=20.0,
+    load=0.9,
+    prompt_tokens=120,
+    step_tokens=2048,
+    history=256,
+)
+SMALL = Setting(
+    devices=2, slots=18, pace=4.0, rounds=1, seconds=1.0, load=0.5, prompt_tokens=64, step_tokens=512, history=8
+)
 
 
 class EvenLauncher(LocalLauncher):
@@ -182,12 +196,17 @@ class Experiment:
     async def _group(self, name: str, launcher: LocalLauncher, places: ExpertPlacement) -> AsyncIterator[Group]:
         """Of one stage, each device with whole experts and its share of the rest."""
         devices = self._setting.devices
-        spec = GroupSpec(
-            name=name, devices=tuple(f"cpu:{core}" for core in range(devices)), tp=devices, pace=self._setting.pace
-        )
-        group = await start_group(spec, launcher)
+        cores = tuple(f"cpu:{core}" for core in range(devices))
+        group = await start_group(GroupSpec(name=name, devices=cores, tp=devices, pace=self._setting.pace), launcher)
         try:
-            await group.load(ModelSpec(name=MODEL, path=str(self._path), kv_bytes=CACHE_BYTES, experts=places.lists()))
+            spec = ModelSpec(
+                name=MODEL,
+                path=str(self._path),
+                kv_bytes=CACHE_BYTES,
+                step_tokens=self._setting.step_tokens,
+                experts=places.lists(),
+            )
+            await group.load(spec)
             yield group
         finally:
             await group.stop()

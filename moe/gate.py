@@ -41,6 +41,11 @@ class Gate:
         assert self.top_k >= 1
         assert 1 <= self.top_groups <= self.groups
 
+    @property
+    def is_plain(self) -> bool:
+        """The commonest, which compiled code knows; `scale` apart."""
+        return self.scoring == "softmax" and self.normalise and self.groups == 1
+
 
 class Routes(NamedTuple):
     """The choices of each token, best first, [tokens, top_k]; weights are float32."""
@@ -57,8 +62,7 @@ def route(scores: Tensor, gate: Gate, bias: Tensor | None = None) -> Routes:
 def _is_common(scores: Tensor, gate: Gate) -> bool:
     """Whether compiled code may choose: the commonest gate, float32 on a CPU, and nobody will ask for gradients."""
     is_plain = scores.is_cpu and scores.dtype == torch.float32 and not torch.is_grad_enabled()
-    is_softmax = gate.scoring == "softmax" and gate.normalise and gate.groups == 1
-    return is_plain and is_softmax and gate.top_k <= scores.shape[1]
+    return is_plain and gate.is_plain and gate.top_k <= scores.shape[1]
 
 
 def _route_compiled(scores: Tensor, gate: Gate) -> Routes:

@@ -5,84 +5,66 @@ All devices come to the same answer by themselves: it depends on the choices alo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from moe.arrays import Floats, Ints
 from moe.expert_placement import ExpertPlacement
-from moe.parallel.place_choices import place_choices
-from moe.split import Splitter
-
-SplitTokens = Callable[[Ints], Ints]
-"""Choices of each expert [experts] -> how many of them each slot takes [slots], as `moe.split.Splitter` says."""
+from moe.parallel.place_choices import Others, Placing, make_room, place_choices
+from moe.split_kernel import make_homes, make_work
 
 
 class Places:
     """Of one layer: slot s holds the expert `expert[s]` (-1: none), and device d has the slots start[d] to
-    start[d + 1]. Without `split`, an expert's choices go evenly to its slots. One thread."""
+    start[d + 1]. An expert's choices go to its slots so that the most loaded device, each for its speed [devices], has
+    least, or, without `speed`, evenly. One thread."""
 
-    def __init__(self, expert: Ints, start: Ints, experts: int, split: SplitTokens | None = None) -> None:
+    def __init__(self, expert: Ints, start: Ints, experts: int, speed: Floats | None = None) -> None:
         assert start[-1] == len(expert)
+        assert speed is None or speed.shape == (len(start) - 1,)
+        assert bool(np.all(np.bincount(expert[expert >= 0], minlength=experts) > 0)), "an expert lives nowhere"
         self.experts = experts
-        by_expert = np.argsort(expert, kind="stable")
-        self._filled = by_expert[np.count_nonzero(expert < 0) :]
-        """The slots in use, those of one expert beside each other."""
-        self._replicas = np.bincount(expert[self._filled], minlength=experts)
-        assert bool(np.all(self._replicas > 0)), "an expert lives nowhere"
-        self._first = np.cumsum(self._replicas) - self._replicas
-        self._split = split or self._evenly
-        self.device: Ints = np.repeat(np.arange(len(start) - 1), np.diff(start))
+        devices, slots = len(start) - 1, len(expert)
+        self._placing = Placing(
+            make_homes(np.ascontiguousarray(start), experts)._replace(expert=np.ascontiguousarray(expert)),
+            speed=np.ones(devices) if speed is None else speed,
+            evenly=speed is None,
+            names=np.arange(slots),
+            room=make_room(experts, slots),
+            work=make_work(experts, devices),
+        )
+        self.device: Ints = self._placing.homes.device
         """[slots]: where each one is."""
-        self.local: Ints = np.arange(len(expert)) - start[self.device]
+        self.local: Ints = np.arange(slots) - start[self.device]
         """[slots]: its number there."""
-        self._slots: Ints = np.arange(len(expert))
-        self._room = np.empty(experts, np.int64), np.empty(len(self._filled), np.int64)
+        self.nobody = Others(np.zeros(experts, np.int64), np.zeros(experts, np.int64))
 
     def assign(self, experts: Tensor, counts: Tensor | None = None, rank: int = 0) -> Tensor:
         """experts [tokens, top_k] -> the slot of each choice, among those of all devices.
 
         Where ranks have tokens of their own, counts [ranks, experts] are their choices, of which these are `rank`'s.
         """
-        return self.named(self._slots, experts, counts, rank)
-
-    def own(self, device: int) -> Ints:
-        """[slots]: the number of each slot on one device; -1 for those elsewhere. For `named`."""
-        return np.where(self.device == device, self.local, -1)
-
-    def named(self, names: Ints, experts: Tensor, counts: Tensor | None = None, rank: int = 0) -> Tensor:
-        """The same as `assign`, but names[slot] instead of each slot."""
-        chosen = experts.cpu().numpy()
-        if len(self._filled) == self.experts:
-            return torch.from_numpy(names[self._filled][chosen]).to(experts.device)
-        skipped = np.zeros(self.experts, np.int64)
-        if counts is None:
-            total = np.bincount(chosen.ravel(), minlength=self.experts)
-        else:
+        others = self.nobody
+        if counts is not None:
             every = counts.cpu().numpy()
-            total, skipped = every.sum(axis=0), every[:rank].sum(axis=0)
-        found = np.empty(chosen.shape, np.int64)
-        shares = self._split(total)
-        place_choices(chosen, skipped, shares, self._filled, self._first, names, *self._room, found)
-        return torch.from_numpy(found).to(experts.device)
+            others = Others(every.sum(axis=0) - every[rank], every[:rank].sum(axis=0))
+        return place(experts, self._placing, others)
 
-    def _evenly(self, tokens: Ints) -> Ints:
-        number = np.arange(len(self._filled)) - np.repeat(self._first, self._replicas)
-        share, rest = np.divmod(tokens, self._replicas)
-        taken = np.zeros(len(self._slots), np.int64)
-        taken[self._filled] = np.repeat(share, self._replicas) + (number < np.repeat(rest, self._replicas))
-        return taken
+    def own(self, device: int) -> Placing:
+        """Gives each choice the number of its slot on one device, or -1 if that is elsewhere."""
+        return self._placing._replace(names=np.where(self.device == device, self.local, -1))
+
+
+def place(experts: Tensor, placing: Placing, others: Others) -> Tensor:
+    """What `place_choices` finds, where `experts` are."""
+    chosen = np.ascontiguousarray(experts.cpu().numpy())
+    found = np.empty(chosen.shape, np.int64)
+    place_choices(chosen, placing, others, found)
+    return torch.from_numpy(found).to(experts.device)
 
 
 def places_of(placement: ExpertPlacement, layer: int, speed: Floats | None = None) -> Places:
-    """Of one layer; choices go to replicas so that the most loaded device, each for its speed [devices], has least."""
-    assert speed is None or speed.shape == (placement.devices,)
-    splitter = Splitter(placement, np.ones(placement.devices) if speed is None else speed)
-    return Places(
-        placement.expert[layer],
-        placement.start,
-        placement.experts,
-        lambda tokens: splitter.split_layer(layer, tokens),
-    )
+    """Of one layer; choices go to replicas by what balances the batch, on devices that are equal without `speed`."""
+    speed = np.ones(placement.devices) if speed is None else speed
+    return Places(placement.expert[layer], placement.start, placement.experts, speed)

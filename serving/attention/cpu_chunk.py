@@ -37,9 +37,9 @@ def attend_chunk(
     size, row = LANES * len(vectors), VECTOR_BYTES * len(vectors)
     low = first_seen(context - (end - begin), window)
     panels = (context - low + WIDTH - 1) // WIDTH
-    keys = np.empty(panels * WIDTH * size, np.float32)
-    values = np.empty(panels * WIDTH * size, np.float32)
-    scores = np.empty((MOST_ROWS, panels * WIDTH), np.float32)
+    keys = _lines(panels * size)
+    values = _lines(panels * size)
+    scores = _lines(MOST_ROWS * panels).reshape((MOST_ROWS, panels * WIDTH))
     totals = np.empty(MOST_ROWS, np.float32)
     scales, ones = np.full(WIDTH, np.float32(scale * LOG2E)), np.ones(WIDTH, np.float32)
     zeros = np.zeros(WIDTH, np.float32)
@@ -70,6 +70,15 @@ def attend_chunk(
             for r in range(rows):
                 mixed = to + r * heads * row
                 scale_row(mixed, np.float32(1.0) / totals[r], mixed, vectors)
+
+
+@apart
+def _lines(count: Any) -> Any:
+    """So many lines of WIDTH floats, each in one line of the caches: reading a vector that lies across two costs more,
+    and where an allocation begins is a matter of what the process did before."""
+    room = np.empty((count + 1) * WIDTH, np.float32)
+    first = -np.int64(room.ctypes.data) % LINE // 4
+    return room[first : first + count * WIDTH]
 
 
 @inner

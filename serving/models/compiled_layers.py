@@ -13,27 +13,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from placement.compiled import compiled
 from serving.attention.cpu_copies import store
 from serving.attention.cpu_kernel import attend
 from serving.attention.cpu_product import WIDTH
-from serving.attention.cpu_shared import BROKEN, entry_point
+from serving.attention.cpu_shared import BROKEN, apart, entry_point
 from serving.attention.cpu_vectors import LANES
 from serving.engine.step import GenerateStep
+from serving.models.compiled_experts import CompiledExperts, can_compile
+from serving.models.compiled_experts import Room as ExpertRoom
 from serving.models.decoder import Attention, Decoder, Experts, RmsNorm
 from serving.models.linear import PanelLinear
-from serving.models.panels import Panels, times
+from serving.models.panels import Panels, multiply
 from serving.models.rope import Rotation
-from serving.models.rows import gated_silu, rms_norm, rotate
+from serving.models.rows import add, gated_silu, rms_norm, rotate
 from serving.parallel import Collectives
 
 QKV, OUTPUT, UP, DOWN = range(4)
-ROUTER = UP
 
 
 class Layers(NamedTuple):
     """Of all layers of a shard; L layers."""
 
-    matrices: NDArray[np.int64]  # [L, 4, 5] as Panels.address; a layer with experts has ROUTER and no DOWN
+    matrices: NDArray[np.int64]  # [L, 4, 5] as Panels.address; of a layer with experts only QKV and OUTPUT
     is_int8: int
     norms: NDArray[np.float32]  # [L, 2, hidden]
     head_norms: NDArray[np.float32]  # [L, 2, head size]; [0, 2, head size] where there are none
@@ -67,7 +69,6 @@ class Room(NamedTuple):
     up: Any
     gated: Any
     added: Any  # hidden
-    scores: Any  # experts, padded
 
 
 @entry_point
@@ -76,13 +77,13 @@ def run_layers(x: Any, layers: Any, cache: Any, room: Any, cos: Any, sin: Any, v
     for layer in range(len(layers.matrices)):
         if run_attention(layer, x, layers, cache, room, cos, sin, vectors) != 0:
             return BROKEN
-        _add(x, room.added)
+        add(x, room.added)
         run_feedforward(layer, x, layers, room)
-        _add(x, room.added)
+        add(x, room.added)
     return 0
 
 
-@entry_point
+@apart
 def run_attention(layer: int, x: Any, layers: Any, cache: Any, room: Any, cos: Any, sin: Any, vectors: Any) -> int:
     """Keys and values of x into the cache; what attention adds to x, or this device's part of it, into `room.added`."""
     heads, kv_heads = layers.heads, layers.kv_heads
@@ -126,7 +127,7 @@ def run_attention(layer: int, x: Any, layers: Any, cache: Any, room: Any, cos: A
     return found
 
 
-@entry_point
+@apart
 def run_feedforward(layer: int, x: Any, layers: Any, room: Any) -> None:
     """What the feedforward part adds to x, or this device's part of it, into `room.added`."""
     rms_norm(x, layers.norms[layer, 1], layers.eps, room.normed)
@@ -136,30 +137,22 @@ def run_feedforward(layer: int, x: Any, layers: Any, room: Any) -> None:
 
 
 @entry_point
-def run_router(layer: int, x: Any, layers: Any, room: Any) -> None:
-    """What experts take into `room.normed`, and the scores of all of them into `room.scores`; always float32."""
-    rms_norm(x, layers.norms[layer, 1], layers.eps, room.normed)
-    _multiply_by(room.normed, layers.matrices[layer, ROUTER], 0, room.scores)
+def add_attention(layer: int, x: Any, layers: Any, cache: Any, room: Any, cos: Any, sin: Any, vectors: Any) -> int:
+    """`run_attention` after `room.added` of the layer before is added."""
+    add(x, room.added)
+    return run_attention(layer, x, layers, cache, room, cos, sin, vectors)
 
 
 @entry_point
+def add_feedforward(layer: int, x: Any, layers: Any, room: Any) -> None:
+    """`run_feedforward` after `room.added` of attention is added."""
+    add(x, room.added)
+    run_feedforward(layer, x, layers, room)
+
+
+@compiled
 def _multiply(x: Any, layers: Any, layer: int, which: int, y: Any) -> None:
-    _multiply_by(x, layers.matrices[layer, which], layers.is_int8, y)
-
-
-@entry_point
-def _multiply_by(x: Any, matrix: Any, is_int8: Any, y: Any) -> None:
-    weights, inputs, panels, scale, bias = matrix
-    from_x: Any = np.int64(x.ctypes.data)
-    to_y: Any = np.int64(y.ctypes.data)
-    times(is_int8, from_x, 4 * x.shape[1], len(x), weights, inputs, panels, scale, bias, to_y)
-
-
-@entry_point
-def _add(x: Any, added: Any) -> None:
-    for row in range(x.shape[0]):
-        for column in range(x.shape[1]):
-            x[row, column] += added[row, column]
+    multiply(x, len(x), layers.matrices[layer, which], layers.is_int8, y)
 
 
 class CompiledLayers:
@@ -171,7 +164,6 @@ class CompiledLayers:
         matrices: list[list[Panels]] = [_panels(layer) for layer in layers]
         attentions: list[Any] = [layer.attention for layer in layers]
         first: Attention = attentions[0]
-        self._experts: list[Experts | None] = [_experts(layer) for layer in layers]
         norms = [torch.stack((layer.first_norm.weight, layer.second_norm.weight)) for layer in layers]
         head_norms = [torch.stack((one.q_norm.weight, one.k_norm.weight)) for one in attentions if one.has_norms]
         self._layers = Layers(
@@ -185,14 +177,18 @@ class CompiledLayers:
             eps=model.config.norm_eps,
             scale=sizes.head_size**-0.5,
         )
+        self._experts: list[CompiledExperts | None] = [
+            CompiledExperts(layer.feedforward, norm[1], self._layers.eps) if _has_experts(layer) else None
+            for layer, norm in zip(layers, self._layers.norms, strict=True)
+        ]
         self._tensor = model.tensor
         self._vectors = (0,) * (sizes.head_size // LANES)
         up = max((row[UP].outputs for row in matrices if len(row) > DOWN), default=0)
-        self._widths = sizes.hidden, first.size, up, -(-sizes.experts // WIDTH) * WIDTH
-        self._count = sizes.experts
+        self._widths = sizes.hidden, first.size, up
         self._is_one_call = self._tensor.size == 1 and all(one is None for one in self._experts)
         self._kept = matrices
         self._room: dict[int, Room] = {}
+        self._expert_room: dict[int, ExpertRoom] = {}
 
     def run(
         self, x: Tensor, turn: Rotation, step: GenerateStep, cache: Tensor, tensor: Collectives | None = None
@@ -208,36 +204,38 @@ class CompiledLayers:
         if self._is_one_call:
             _check(run_layers(x.numpy(), self._layers, place, room, cos, sin, self._vectors))
             return x
-        rows, attended = x.numpy(), torch.from_numpy(room.added)
-        for layer in range(len(self._experts)):
-            _check(run_attention(layer, rows, self._layers, place, room, cos, sin, self._vectors))
-            tensor.all_reduce(attended)
-            x += attended
-            added = self._feedforward(layer, rows, room)
+        rows, added = x.numpy(), torch.from_numpy(room.added)
+        added.zero_()
+        for layer, experts in enumerate(self._experts):
+            _check(add_attention(layer, rows, self._layers, place, room, cos, sin, self._vectors))
             tensor.all_reduce(added)
-            x += added
+            if experts is None:
+                add_feedforward(layer, rows, self._layers, room)
+            else:
+                experts.add(rows, self._expert_room_for(experts, room))
+            tensor.all_reduce(added)
+        x += added
         return x
-
-    def _feedforward(self, layer: int, x: NDArray[np.float32], room: Room) -> Tensor:
-        """What the feedforward part or the experts here add to x."""
-        experts = self._experts[layer]
-        if experts is None:
-            run_feedforward(layer, x, self._layers, room)
-            return torch.from_numpy(room.added)
-        run_router(layer, x, self._layers, room)
-        scores = torch.from_numpy(room.scores)[:, : self._count]
-        return experts.answer(torch.from_numpy(room.normed), scores)
 
     def _room_for(self, tokens: int) -> Room:
         """Kept for each number of tokens seen: new memory costs page faults."""
         if tokens not in self._room:
             if len(self._room) > MOST_ROOMS:
                 self._room.clear()
-            hidden, size, up, experts = self._widths
+                self._expert_room.clear()
+            hidden, size, up = self._widths
             heads, kv_heads = self._layers.heads, self._layers.kv_heads
-            shapes = (hidden,), (heads + 2 * kv_heads, size), (heads * size,), (up,), (up // 2,), (hidden,), (experts,)
-            self._room[tokens] = Room(*(np.empty((tokens, *shape), np.float32) for shape in shapes))
+            shapes = (hidden,), (heads + 2 * kv_heads, size), (heads * size,), (up,), (up // 2,), (hidden,)
+            # Torch's memory begins at a line of the caches, NumPy's anywhere.
+            self._room[tokens] = Room(*(torch.empty(tokens, *shape).numpy() for shape in shapes))
         return self._room[tokens]
+
+    def _expert_room_for(self, experts: CompiledExperts, room: Room) -> ExpertRoom:
+        """The same for all layers: their experts are of one size."""
+        tokens = len(room.added)
+        if tokens not in self._expert_room:
+            self._expert_room[tokens] = experts.room(room.added)
+        return self._expert_room[tokens]
 
 
 MOST_ROOMS = 64
@@ -247,13 +245,13 @@ def _check(found: int) -> None:
     assert found != BROKEN, "the step names blocks that the cache has not"
 
 
-def _experts(layer: Any) -> Experts | None:
-    return layer.feedforward if isinstance(layer.feedforward, Experts) else None
+def _has_experts(layer: Any) -> bool:
+    return isinstance(layer.feedforward, Experts)
 
 
 def _panels(layer: Any) -> list[Panels]:
     attention, feedforward = layer.attention, layer.feedforward
-    last = (feedforward.router,) if _experts(layer) else (feedforward.up, feedforward.down)
+    last = () if _has_experts(layer) else (feedforward.up, feedforward.down)
     return [linear.panels for linear in (attention.qkv, attention.output, *last)]
 
 
@@ -271,12 +269,13 @@ def compile_layers(model: Decoder, windows: list[int]) -> CompiledLayers | None:
     # Outputs that do not fill the last panel would be written into rows longer than the next step reads.
     is_whole = all(isinstance(linear, PanelLinear) and linear.outputs % WIDTH == 0 for linear in linears)
     norms = all(isinstance(layer.first_norm, RmsNorm) for layer in model.layers)
-    gated = model.config.sizes.gated_ffn
-    return CompiledLayers(model, windows) if is_whole and norms and gated and len(model.layers) else None
+    experts: list[Any] = [layer.feedforward for layer in model.layers if _has_experts(layer)]
+    common = model.config.sizes.gated_ffn and all(can_compile(part) for part in experts)
+    return CompiledLayers(model, windows) if is_whole and norms and common and len(model.layers) else None
 
 
 def _linears(layer: Any) -> list[Any]:
     """Whose outputs others of a layer read; not the router, whose rows have room for a whole panel."""
     attention, feedforward = layer.attention, layer.feedforward
-    dense = () if _experts(layer) else (feedforward.up, feedforward.down)
+    dense = () if _has_experts(layer) else (feedforward.up, feedforward.down)
     return [attention.qkv, attention.output, *dense]

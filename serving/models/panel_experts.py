@@ -21,7 +21,7 @@ from moe.steps import Activation
 from placement.compiled import compiled, entry_point
 from serving.attention.cpu_product import WIDTH
 from serving.models.linear import Precision, quantise
-from serving.models.panels import Panels, times
+from serving.models.panels import Panels, multiply
 from serving.models.rows import gated_silu
 
 MOST_ROWS = 256
@@ -29,6 +29,15 @@ MOST_ROWS = 256
 _ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh")
 _SILU, _GELU = 0, 1
 _ROOT_HALF, _TANH_SCALE = math.sqrt(0.5), math.sqrt(2 / math.pi)
+
+
+class Bank(NamedTuple):
+    """What a call needs to know of the experts."""
+
+    matrices: Any  # [slots, 2, 5] as Panels.address
+    is_int8: bool
+    gated: int
+    activation: int
 
 
 class Room(NamedTuple):
@@ -74,50 +83,53 @@ class PanelExperts(nn.Module):
         self.held = list(held)
         _, self.hidden, self.ffn = like.down.shape
         self._wide = -(-like.up.shape[1] // WIDTH) * WIDTH
-        self._gated, self._activation = int(like.gated), _ACTIVATIONS.index(like.activation)
-        self._is_int8 = any(expert.up.is_int8 for expert in self.held)
         matrices = [[expert.up.address, expert.down.address] for expert in self.held]
-        self._matrices = np.array(matrices, np.int64).reshape(len(self.held), 2, 5)
+        self.bank = Bank(
+            np.array(matrices, np.int64).reshape(len(self.held), 2, 5),
+            is_int8=any(expert.up.is_int8 for expert in self.held),
+            gated=int(like.gated),
+            activation=_ACTIVATIONS.index(like.activation),
+        )
 
     def forward(self, x: Tensor, places: Tensor, weights: Tensor) -> Tensor:
         y = np.empty(x.shape, np.float32)
-        room = self._room(len(x), places.numel())
+        room = self.room(len(x), places.numel(), len(self.held))
         x, places, weights = x.contiguous(), places.contiguous(), weights.contiguous()
-        arrays = x.numpy(), places.numpy(), weights.numpy(), y
-        run_experts(*arrays, self._matrices, self._is_int8, room, self._gated, self._activation)
+        run_experts(x.numpy(), places.numpy(), weights.numpy(), self.bank, room, y)
         return torch.from_numpy(y)
 
-    def _room(self, tokens: int, choices: int) -> Room:
+    def room(self, tokens: int, choices: int, slots: int) -> Room:
+        """For so many, or fewer slots."""
         rows = min(tokens, MOST_ROWS)
         return Room(
-            taken=np.empty((rows, self.hidden), np.float32),
-            wide=np.empty((rows, self._wide), np.float32),
-            narrow=np.empty((rows, self.ffn), np.float32),
-            answers=np.empty((rows, -(-self.hidden // WIDTH) * WIDTH), np.float32),
+            taken=torch.empty(rows, self.hidden).numpy(),
+            wide=torch.empty(rows, self._wide).numpy(),
+            narrow=torch.empty(rows, self.ffn).numpy(),
+            answers=torch.empty(rows, -(-self.hidden // WIDTH) * WIDTH).numpy(),
             order=np.empty(choices, np.int64),
-            starts=np.empty(len(self.held) + 1, np.int64),
+            starts=np.empty(slots + 1, np.int64),
         )
 
 
 @entry_point
-def run_experts(
-    x: Any, places: Any, weights: Any, y: Any, matrices: Any, is_int8: bool, room: Any, gated: int, activation: int
-) -> None:
-    """x, y [tokens, hidden]; places, weights [tokens, top_k]; matrices [slots, 2, 5] as Panels.address."""
-    _sort(places, room.order, room.starts)
+def run_experts(x: Any, places: Any, weights: Any, bank: Any, room: Any, y: Any) -> None:
+    """x, y [tokens, hidden]; places, weights [tokens, top_k]; a place is a slot of the bank, or -1."""
+    slots = len(bank.matrices)
+    starts = room.starts[: slots + 1]
+    _sort(places, room.order, starts)
     y[:] = np.float32(0.0)
     top_k, most, hidden = places.shape[1], len(room.taken), x.shape[1]
-    for slot in range(len(room.starts) - 1):
-        first, stop = room.starts[slot], room.starts[slot + 1]
+    for slot in range(slots):
+        first, stop = starts[slot], starts[slot + 1]
         while first < stop:
             count = min(most, stop - first)
             for row in range(count):
                 token = room.order[first + row] // top_k
                 for column in range(hidden):
                     room.taken[row, column] = x[token, column]
-            _multiply(room.taken, count, matrices[slot, 0], is_int8, room.wide)
-            _activate(room.wide, room.narrow, count, gated, activation)
-            _multiply(room.narrow, count, matrices[slot, 1], is_int8, room.answers)
+            multiply(room.taken, count, bank.matrices[slot, 0], bank.is_int8, room.wide)
+            _activate(room.wide, room.narrow, count, bank.gated, bank.activation)
+            multiply(room.narrow, count, bank.matrices[slot, 1], bank.is_int8, room.answers)
             for row in range(count):
                 choice = room.order[first + row]
                 token, share = choice // top_k, weights[choice // top_k, choice % top_k]
@@ -144,14 +156,6 @@ def _sort(places: Any, order: Any, starts: Any) -> None:
             if slot >= 0:
                 starts[slot] -= 1
                 order[starts[slot]] = token * top_k + choice
-
-
-@compiled
-def _multiply(x: Any, rows: int, matrix: Any, is_int8: bool, y: Any) -> None:
-    from_x: Any = np.int64(x.ctypes.data)
-    to_y: Any = np.int64(y.ctypes.data)
-    weights, inputs, panels, scale, bias = matrix
-    times(is_int8, from_x, 4 * x.shape[1], rows, weights, inputs, panels, scale, bias, to_y)
 
 
 @compiled

@@ -9,12 +9,14 @@ quarter to be read; rows stay float32, so a row's result depends on nothing but 
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from placement.compiled import compiled_apart, entry_point
+from placement.compiled import compiled, compiled_apart, entry_point
 from serving.attention.cpu_product import MOST_ROWS, WIDTH, multiply_block, multiply_int8_block
 
 
@@ -52,6 +54,16 @@ class Panels:
         y = torch.empty(rows, self._width)
         times(self.is_int8, x.data_ptr(), 4 * x.stride(0), rows, *self.address, y.data_ptr())
         return y if self._width == self.outputs else y[:, : self.outputs]
+
+
+@compiled
+def multiply(x: Any, rows: int, matrix: Any, is_int8: bool, y: Any) -> None:
+    """The first rows of x [rows, inputs] times a matrix, its address [5] as in Panels, into y, whose rows are panels.
+    For compiled code."""
+    from_x: Any = np.int64(x.ctypes.data)
+    to_y: Any = np.int64(y.ctypes.data)
+    weights, inputs, panels, scale, bias = matrix
+    _times(is_int8, from_x, 4 * x.shape[1], rows, weights, inputs, panels, scale, bias, to_y)
 
 
 @entry_point

@@ -34,6 +34,14 @@ def rms_norm(x: Floats, weight: Floats, eps: float, y: Floats) -> None:
 
 
 @_compiled  # type: ignore[untyped-decorator]
+def add(x: Floats, added: Floats) -> None:
+    """x += added, both [rows, size]."""
+    for row in range(x.shape[0]):
+        for column in range(x.shape[1]):
+            x[row, column] += added[row, column]
+
+
+@_compiled  # type: ignore[untyped-decorator]
 def rotate(qkv: Floats, heads: int, cos: Floats, sin: Floats) -> None:
     """Turn the first `heads` of qkv [tokens, heads, size] in place; cos, sin [tokens, size / 2]."""
     tokens, _, size = qkv.shape

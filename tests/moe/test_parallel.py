@@ -33,10 +33,8 @@ def placements(draw):
 
 
 def make_places(placement, balanced):
-    speed = np.ones(placement.devices)
-    splitter = Splitter(placement, speed)
-    split = (lambda tokens: splitter.split_layer(0, tokens)) if balanced else None
-    return Places(placement.expert[0], placement.start, placement.experts, split)
+    speed = np.ones(placement.devices) if balanced else None
+    return Places(placement.expert[0], placement.start, placement.experts, speed)
 
 
 def device_experts(whole, placement, device):

@@ -11,7 +11,6 @@ from moe.expert_placement import ExpertPlacement
 from moe.parallel.exchange import ExchangedExperts
 from moe.parallel.places import Places
 from moe.parallel.replicated import OwnPlaces
-from moe.split import Splitter
 from tests.moe.test_parallel import device_experts, world
 from tests.serving.parallel.processes import Rank, Ranks
 
@@ -23,8 +22,7 @@ TOKENS = 90
 def both_ways(rank: Rank) -> list[float]:
     """The largest difference from one device, of each way."""
     tensor = rank.parallel.tensor
-    splitter = Splitter(PLACEMENT, np.ones(3))
-    places = Places(PLACEMENT.expert[0], PLACEMENT.start, 5, lambda tokens: splitter.split_layer(0, tokens))
+    places = Places(PLACEMENT.expert[0], PLACEMENT.start, 5, np.ones(3))
     found = []
     for seed in range(3):
         whole, x, routes, expected = world(PLACEMENT, TOKENS, 2, seed)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from serving.sampling import SamplingParams
 from tests.serving.models.shapes import ThreadGroup
@@ -44,6 +45,19 @@ def test_split_layers(shape, name, tmp_path):
     ours = run(ThreadGroup(path, *shape), compiled=True)
     modules = run(ThreadGroup(path, *shape), compiled=False)
     torch.testing.assert_close(ours, modules, atol=1e-5, rtol=1e-5)
+
+
+def test_tokens_whose_scores_are_equal_choose_as_the_modules_do(tmp_path):
+    """The compiled gate leaves them to torch."""
+    path = save("mixtral", tmp_path)
+    (file,) = path.glob("*.safetensors")
+    weights = load_file(file)
+    routers = [name for name in weights if name.endswith("gate.weight")]
+    assert routers
+    save_file({name: weight * (name not in routers) for name, weight in weights.items()}, file)
+    ours, modules = ThreadGroup(path, 1, 1), ThreadGroup(path, 1, 1)
+    assert torch.equal(run(ours, compiled=True), run(modules, compiled=False))
+    assert ours._runners[0].take_routes() == modules._runners[0].take_routes()
 
 
 def test_routes_are_counted_as_the_modules_count_them(tmp_path):

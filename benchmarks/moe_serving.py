@@ -1,18 +1,20 @@
 """Latency of a model with experts on four expert-parallel paced devices: experts in order, EPLB, ours.
 
-    python -m benchmarks.moe_serving [--tiny] [--expert-width N | --model DIR] [--rounds N] [--seconds S] [--load L]
+    python -m benchmarks.moe_serving [--tiny] [--expert-width N | --model DIR]
+        [--rounds N] [--seconds S] [--load L] [--cv CV]
 
 The small MoE model of `penstock models make`, really trained and really skewed, on one group of four workers that are
 real and paced (each takes `pace` times its own CPU time, so that four fit on two cores). Prompts are text it was not
 trained on, of two kinds, topics and the reference: every prompt is of one, and asked in stretches of one and the other.
-The first half of each is the history that EPLB and ours are placed from, the second half is asked, at times drawn by
-chance, at a rate that static placement can just serve (`load` of its capacity, found before). Policies take turns with
-the same requests at the same times; what arrives in the first third of a turn fills the queues and is not judged.
-`static` and `penstock` are the same processes, whose experts are moved live between turns; `eplb` is a second group
-that splits tokens evenly over replicas. Both policies decide again after each turn, from all they have served (ours:
-moe.decision; EPLB's moves are free). Latency is from arrival to the answer's token. `ratio`: EPLB's p95 over ours.
-`busy_ms`: what a request takes of the group, queues apart. --expert-width makes the model by the same recipe with
-wider experts. Latency on more devices than this is emulated, with the routes of a real model: `benchmarks.moe`.
+The first half of each is the history that EPLB and ours are placed from, the second half is asked, in bursts (`cv`), at
+a rate that static placement can just serve (`load` of its capacity, found before). Policies take turns with the same
+requests at the same times; what arrives in the first third of a turn fills the queues and is not judged. `static` and
+`penstock` are the same processes, whose experts are moved live between turns; `eplb` is a second group that splits
+tokens evenly over replicas. Both policies decide again after each turn, from all they have served (ours: moe.decision;
+EPLB's moves are free). Latency is from arrival to the answer's token. `ratio`: EPLB's p95 over ours. `busy_ms`: what a
+request takes of the group, queues apart; fewer requests a step make it more, so that it says little of the policies.
+--expert-width makes the model by the same recipe with wider experts. Latency on more devices than this is emulated,
+with the routes of a real model: `benchmarks.moe`.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_of_short_jobs_service_decides_and_of_long_ones_width_too():
 
 @settings(max_examples=50, deadline=None)
 @given(
-    jobs=st.lists(st.tuples(st.floats(1e-6, 1e7), st.integers(1, 64)), min_size=1, max_size=200),
+    jobs=st.lists(st.tuples(st.just(0.0) | st.floats(1e-6, 1e7), st.integers(1, 64)), min_size=1, max_size=200),
     capacity=st.integers(0, 512),
 )
 def test_everybody_has_one_place_and_more_of_the_same_is_never_before(jobs, capacity):

@@ -34,6 +34,8 @@ HORIZON = 1.25
 SPAN, LESS = 0.1, 0.6
 """With more jobs: from which part of the time that all work at hand takes on a job's time counts less, and by which
 power of it."""
+_INSTANT = 1e-9
+"""Seconds, where nothing is left of anybody."""
 OUTLIVED = 0.25
 """Of what a job has done: what it is believed to need still, once it outlives its prediction."""
 ENOUGH, LATEST = 1000, 4096
@@ -97,7 +99,7 @@ def claim(left: Floats, gpus: Ints, capacity: int) -> Floats:
     """What each job would take from the others, less of it the later: who outlasts the queue stands in the way of
     those here now, not of those after, so that of long jobs the narrow ones harm least, [n]"""
     service = left * gpus
-    span = SPAN * float(service.sum()) / max(capacity, 1)
+    span = max(SPAN * float(service.sum()) / max(capacity, 1), _INSTANT)
     taken: Floats = service / (1 + left / span) ** LESS
     return taken
 

@@ -3,7 +3,7 @@
 
     python -m benchmarks.fronts [--tiny] [--seconds S]
 
-Closed-loop load from two processes. Two measurements:
+Closed-loop load from two processes, as many connections for each front end. Two measurements:
   free   all have the machine, and share it: CPU of the server's processes a request, and of each of them. `ratio` is
          CPU a request with two front ends over that with one (limit 1.1). `computed_per_s` is not measured: what the
          dearest process would take if every process had a core of its own.
@@ -37,7 +37,8 @@ DEVICES = 16
 SHARE = 0.25
 """Of a core, for a front end that is held."""
 CONNECTIONS = 12
-"""Of each of the two processes that ask: enough to keep two front ends busy, so few that no request takes as long as is
+"""Of each of the two processes that ask, for each front end: a process that more ask at once takes less for each, so
+that front ends are compared where each has as many. Enough to keep it busy, so few that no request takes as long as is
 watched over (serving/http/watch.py), which costs CPU of its own."""
 
 
@@ -76,20 +77,21 @@ def _measure(world: World, plan: Plan, fronts: int, seconds: float, repeats: int
     config, path = world.write(name, fronts=fronts), world.write_plan(name, plan)
     with Server(config, "--plan", str(path)) as server:
         port, process = int(server.url.rpartition(":")[2]), server.process.pid
-        ask(port, CONNECTIONS, 0.5, own_cores()[:2])
-        free = [_window(process, port, seconds) for _ in range(repeats)]
+        connections = CONNECTIONS * max(fronts, 1)
+        ask(port, connections, 0.5, own_cores()[:2])
+        free = [_window(process, port, connections, seconds) for _ in range(repeats)]
         holds = fronts > 0 and can_hold()
         with held(_children(process), SHARE) if holds else nullcontext():
-            bound = [_window(process, port, seconds) for _ in range(repeats if holds else 0)]
+            bound = [_window(process, port, connections, seconds) for _ in range(repeats if holds else 0)]
     best = min(free, key=lambda row: row["cpu_us"]), max(bound, key=lambda row: row["per_s"], default={})
     note(f"{fronts} front ends: {best}")
     return best
 
 
-def _window(server: int, port: int, seconds: float) -> dict[str, Any]:
+def _window(server: int, port: int, connections: int, seconds: float) -> dict[str, Any]:
     processes = [server, *_children(server)]
     before, began, asking = {one: cpu_s([one]) for one in processes}, time.monotonic(), _ended_cpu_s()
-    seen = ask(port, CONNECTIONS, seconds, own_cores()[:2])
+    seen = ask(port, connections, seconds, own_cores()[:2])
     took = time.monotonic() - began
     used = {one: cpu_s([one]) - before[one] for one in processes}
     requests = sum(one["requests"] for one in seen)

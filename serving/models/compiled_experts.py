@@ -27,14 +27,17 @@ from serving.models.rows import add, rms_norm
 
 
 class Room(NamedTuple):
-    """What a step works in, [tokens, ...]; only `added` is looked at later."""
+    """What a step works in, [tokens, ...]."""
 
-    added: Any  # hidden: what attention adds, then what the experts add
     normed: Any  # hidden
     scores: Any  # experts, padded
     shares: Any  # top_k
     found: Any  # top_k
     bank: BankRoom
+
+    def first(self, tokens: int) -> Room:
+        """For so many of the tokens that it is made for."""
+        return Room(self.normed[:tokens], self.scores[:tokens], self.shares[:tokens], self.found[:tokens], self.bank)
 
 
 class Router(NamedTuple):
@@ -48,11 +51,19 @@ class Router(NamedTuple):
 
 @entry_point
 def run_expert_layer(
-    x: Any, router: Any, placing: Placing, others: Others, is_placed: bool, bank: Any, room: Any, chosen: Any
+    x: Any,
+    added: Any,
+    router: Any,
+    placing: Placing,
+    others: Others,
+    is_placed: bool,
+    bank: Any,
+    room: Any,
+    chosen: Any,
 ) -> int:
-    """Add room.added to x, fill `chosen` [tokens, top_k] and room.added; how many tokens the gate leaves to torch: if
-    any, room.normed and room.scores are all that is there."""
-    add(x, room.added)
+    """Add `added` to x, then fill it, and `chosen` [tokens, top_k]; how many tokens the gate leaves to torch: if any,
+    room.normed and room.scores are all that is there."""
+    add(x, added)
     rms_norm(x, router.norm, router.eps, room.normed)
     multiply(room.normed, len(x), router.matrix, False, room.scores)
     left = choose(room.scores[:, : router.experts], chosen, room.shares)
@@ -62,7 +73,7 @@ def run_expert_layer(
     if is_placed:
         place_choices(chosen, placing, others, room.found)
         places = room.found
-    run_experts(room.normed, places, room.shares, bank, room.bank, room.added)
+    run_experts(room.normed, places, room.shares, bank, room.bank, added)
     return 0
 
 
@@ -79,30 +90,30 @@ class CompiledExperts:
         own = OwnPlaces(Places(np.zeros(1, np.int64), np.array([0, 1]), 1), 0)
         self._no_place = own.placing, own.nobody
 
-    def room(self, added: NDArray[np.float32]) -> Room:
-        """For as many tokens as `added` [tokens, hidden] has."""
-        tokens, top_k = len(added), self._part.gate.top_k
-        bank: Any = self._part.experts
+    def room(self, tokens: int) -> Room:
+        """The same for all layers with experts of one size."""
+        top_k, bank = self._part.gate.top_k, self._part.experts
+        assert isinstance(bank, PanelExperts)
+        # Torch's memory begins at a line of the caches, NumPy's anywhere.
         return Room(
-            added=added,
-            normed=torch.empty(added.shape).numpy(),
+            normed=torch.empty(tokens, bank.hidden).numpy(),
             scores=torch.empty(tokens, -(-self._count // WIDTH) * WIDTH).numpy(),
             shares=np.empty((tokens, top_k), np.float32),
             found=np.empty((tokens, top_k), np.int64),
             bank=bank.room(tokens, tokens * top_k, self._count),
         )
 
-    def add(self, x: NDArray[np.float32], room: Room) -> None:
-        """Add room.added to x; room.added becomes what the experts here add."""
+    def run(self, x: NDArray[np.float32], added: NDArray[np.float32], room: Room) -> None:
+        """Add `added` to x; what the experts here add is then in its place."""
         part = self._part
         bank: Any = part.experts
         place: Any = part.place
         placing, nobody = self._no_place if place is None else (place.placing, place.nobody)
-        chosen = np.empty(room.found.shape, np.int64)
-        left = run_expert_layer(x, self._router, placing, nobody, place is not None, bank.bank, room, chosen)
+        is_placed, chosen = place is not None, np.empty(room.found.shape, np.int64)
+        left = run_expert_layer(x, added, self._router, placing, nobody, is_placed, bank.bank, room, chosen)
         if left > 0:
             scores = torch.from_numpy(room.scores)[:, : self._count]
-            room.added[:] = part.answer(torch.from_numpy(room.normed), scores).numpy()
+            added[:] = part.answer(torch.from_numpy(room.normed), scores).numpy()
         elif part.counter is not None:
             part.counter.note(torch.from_numpy(chosen))
 

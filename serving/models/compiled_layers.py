@@ -187,8 +187,7 @@ class CompiledLayers:
         self._widths = sizes.hidden, first.size, up
         self._is_one_call = self._tensor.size == 1 and all(one is None for one in self._experts)
         self._kept = matrices
-        self._room: dict[int, Room] = {}
-        self._expert_room: dict[int, ExpertRoom] = {}
+        self._room, self._expert_room = self._make_room(0), self._make_expert_room(0)
 
     def run(
         self, x: Tensor, turn: Rotation, step: GenerateStep, cache: Tensor, tensor: Collectives | None = None
@@ -200,7 +199,7 @@ class CompiledLayers:
         arrays = step.slots, step.block_tables, step.query_starts, step.context_lens
         place = Cache(address, layer_bytes, blocks, block_size, *arrays)
         cos, sin = turn.cos[:, 0].numpy(), turn.sin[:, 0].numpy()
-        room = self._room_for(len(x))
+        room, expert_room = self._rooms_for(len(x))
         if self._is_one_call:
             _check(run_layers(x.numpy(), self._layers, place, room, cos, sin, self._vectors))
             return x
@@ -212,33 +211,29 @@ class CompiledLayers:
             if experts is None:
                 add_feedforward(layer, rows, self._layers, room)
             else:
-                experts.add(rows, self._expert_room_for(experts, room))
+                assert expert_room is not None
+                experts.run(rows, room.added, expert_room)
             tensor.all_reduce(added)
         x += added
         return x
 
-    def _room_for(self, tokens: int) -> Room:
-        """Kept for each number of tokens seen: new memory costs page faults."""
-        if tokens not in self._room:
-            if len(self._room) > MOST_ROOMS:
-                self._room.clear()
-                self._expert_room.clear()
-            hidden, size, up = self._widths
-            heads, kv_heads = self._layers.heads, self._layers.kv_heads
-            shapes = (hidden,), (heads + 2 * kv_heads, size), (heads * size,), (up,), (up // 2,), (hidden,)
-            # Torch's memory begins at a line of the caches, NumPy's anywhere.
-            self._room[tokens] = Room(*(torch.empty(tokens, *shape).numpy() for shape in shapes))
-        return self._room[tokens]
+    def _rooms_for(self, tokens: int) -> tuple[Room, ExpertRoom | None]:
+        """Parts of the largest ones so far, which are kept: new memory costs page faults."""
+        if tokens > len(self._room.added):
+            self._room, self._expert_room = self._make_room(tokens), self._make_expert_room(tokens)
+        expert_room = None if self._expert_room is None else self._expert_room.first(tokens)
+        return Room(*(whole[:tokens] for whole in self._room)), expert_room
 
-    def _expert_room_for(self, experts: CompiledExperts, room: Room) -> ExpertRoom:
-        """The same for all layers: their experts are of one size."""
-        tokens = len(room.added)
-        if tokens not in self._expert_room:
-            self._expert_room[tokens] = experts.room(room.added)
-        return self._expert_room[tokens]
+    def _make_room(self, tokens: int) -> Room:
+        hidden, size, up = self._widths
+        heads, kv_heads = self._layers.heads, self._layers.kv_heads
+        shapes = (hidden,), (heads + 2 * kv_heads, size), (heads * size,), (up,), (up // 2,), (hidden,)
+        # Torch's memory begins at a line of the caches, NumPy's anywhere.
+        return Room(*(torch.empty(tokens, *shape).numpy() for shape in shapes))
 
-
-MOST_ROOMS = 64
+    def _make_expert_room(self, tokens: int) -> ExpertRoom | None:
+        experts = next((one for one in self._experts if one is not None), None)
+        return None if experts is None else experts.room(tokens)
 
 
 def _check(found: int) -> None:

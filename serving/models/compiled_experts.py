@@ -103,8 +103,15 @@ class CompiledExperts:
             bank=bank.room(tokens, tokens * top_k, self._count),
         )
 
+    def fits(self, room: Room) -> bool:
+        """Whether it was made for experts as wide as those that are here now: slices may have become whole ones."""
+        bank = self._part.experts
+        assert isinstance(bank, PanelExperts)
+        return room.bank.narrow.shape[1] == bank.ffn
+
     def run(self, x: NDArray[np.float32], added: NDArray[np.float32], room: Room) -> None:
         """Add `added` to x; what the experts here add is then in its place."""
+        assert self.fits(room)  # compiled code looks at no bounds
         part = self._part
         bank: Any = part.experts
         place: Any = part.place

@@ -221,8 +221,10 @@ class CompiledLayers:
         """Parts of the largest ones so far, which are kept: new memory costs page faults."""
         if tokens > len(self._room.added):
             self._room, self._expert_room = self._make_room(tokens), self._make_expert_room(tokens)
-        expert_room = None if self._expert_room is None else self._expert_room.first(tokens)
-        return Room(*(whole[:tokens] for whole in self._room)), expert_room
+        kept = self._expert_room
+        if kept is not None and not all(one is None or one.fits(kept) for one in self._experts):
+            kept = self._expert_room = self._make_expert_room(len(self._room.added))
+        return Room(*(whole[:tokens] for whole in self._room)), None if kept is None else kept.first(tokens)
 
     def _make_room(self, tokens: int) -> Room:
         hidden, size, up = self._widths

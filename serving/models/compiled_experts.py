@@ -107,7 +107,8 @@ class CompiledExperts:
         """Whether it was made for experts as wide as those that are here now: slices may have become whole ones."""
         bank = self._part.experts
         assert isinstance(bank, PanelExperts)
-        return room.bank.narrow.shape[1] == bank.ffn
+        width: int = room.bank.narrow.shape[1]
+        return width == bank.ffn
 
     def run(self, x: NDArray[np.float32], added: NDArray[np.float32], room: Room) -> None:
         """Add `added` to x; what the experts here add is then in its place."""

@@ -94,10 +94,9 @@ class CompiledExperts:
         """The same for all layers with experts of one size."""
         top_k, bank = self._part.gate.top_k, self._part.experts
         assert isinstance(bank, PanelExperts)
-        # Torch's memory begins at a line of the caches, NumPy's anywhere.
         return Room(
-            normed=torch.empty(tokens, bank.hidden).numpy(),
-            scores=torch.empty(tokens, -(-self._count // WIDTH) * WIDTH).numpy(),
+            normed=np.empty((tokens, bank.hidden), np.float32),
+            scores=np.empty((tokens, -(-self._count // WIDTH) * WIDTH), np.float32),
             shares=np.empty((tokens, top_k), np.float32),
             found=np.empty((tokens, top_k), np.int64),
             bank=bank.room(tokens, tokens * top_k, self._count),

@@ -230,8 +230,7 @@ class CompiledLayers:
         hidden, size, up = self._widths
         heads, kv_heads = self._layers.heads, self._layers.kv_heads
         shapes = (hidden,), (heads + 2 * kv_heads, size), (heads * size,), (up,), (up // 2,), (hidden,)
-        # Torch's memory begins at a line of the caches, NumPy's anywhere.
-        return Room(*(torch.empty(tokens, *shape).numpy() for shape in shapes))
+        return Room(*(np.empty((tokens, *shape), np.float32) for shape in shapes))
 
     def _make_expert_room(self, tokens: int) -> ExpertRoom | None:
         experts = next((one for one in self._experts if one is not None), None)

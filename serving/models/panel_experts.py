@@ -99,8 +99,11 @@ class PanelExperts(nn.Module):
         return torch.from_numpy(y)
 
     def room(self, tokens: int, choices: int, slots: int) -> Room:
-        """For so many, or fewer slots. Not of torch's memory, which begins at a line of the caches, all parts at the same
-        place of a page: with it 512 tokens of large experts took 15% longer."""
+        """For so many, or fewer slots.
+
+        Not of torch's memory, which begins at a line of the caches, but all parts at the same place of a page: with it
+        512 tokens of large experts took 15% longer.
+        """
         rows = min(tokens, MOST_ROWS)
         return Room(
             taken=np.empty((rows, self.hidden), np.float32),

@@ -69,6 +69,8 @@ STRETCH_S = 10.0
 """Of one kind of text after another."""
 FILLING = 1 / 3
 """Of a turn, while queues are not yet what they will be."""
+FEWEST = 20
+"""Requests to be expected of a turn, however slow the machine is."""
 LOOKS = 3
 """At what a group can serve."""
 SAMPLED = 24
@@ -250,7 +252,8 @@ class Experiment:
     async def _turn(self, group: Group, number: int, rate: float, turns: Turns) -> None:
         """The same requests for all policies of a round. Who decides again is told what was chosen."""
         chance = np.random.default_rng([7, number])
-        arrivals = gamma_arrivals(rate, self._setting.cv, self._setting.seconds, chance)
+        seconds = max(self._setting.seconds, FEWEST / rate)
+        arrivals = gamma_arrivals(rate, self._setting.cv, seconds, chance)
         kinds = (arrivals // STRETCH_S + number).astype(int) % len(self._asked)
         prompts = [self._prompt(self._asked[kind], chance) for kind in kinds]
         await self._counts(group)
